@@ -31,7 +31,7 @@ from kitlib.metrics.node_usage import (
 )
 from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_usage
-from kitlib.widgets.watch import ObjectWatch
+from kitlib.widgets.watch import ObjectWatch, rows_in
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -41,7 +41,7 @@ SAMPLE_SECONDS = 1.0
 MOST_KUBELETS = 16  # nodes; a request each, so larger clusters are asked by metrics-server
 FRESH_SECONDS = 15.0  # a GPU's figure that is older does not count
 NODES = ("node", "status", "cpu", "memory", "gpus", "pods")
-PODS = ("pod", "phase", "node", "run", "restarts", "why")
+PODS = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}  # with what is left out
 KINDS = ("cpu", "memory", "gpus", "gpu")
 Flows = dict[str, tuple[float, float]]  # bits per second, and the limit, by link
 
@@ -103,8 +103,7 @@ class ClusterWatch(ObjectWatch):
     def _used(self, nodes: list[str], now: float) -> Mapping[str, tuple[float | None, float]]:
         """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
         if self.source == "the kubelets" and len(nodes) <= MOST_KUBELETS:
-            usage = {}
-            flows: Flows = {}
+            usage, flows = {}, Flows()
             for name in nodes:
                 try:
                     usage[name] = self._read_kubelet(name, now, flows)
@@ -162,9 +161,8 @@ class ClusterWatch(ObjectWatch):
                 shares = history.percent(kind)
                 if kind in ("cpu", "memory") or np.isfinite(shares).any():
                     rows += [(kind, index, row) for index, row in enumerate(shares)]
-            return view.show(
-                rows, facts=self.facts(), tables={"nodes": self.nodes, "pods": self.pods}, summary=repr(self)
-            )
+            tables = {"nodes": self.table(), "pods": Table(tuple(PODS), self.pods, empty="no pods")}
+            return view.show(rows, facts=self.facts(), tables=tables, summary=repr(self))
 
     def facts(self) -> dict[str, Any]:
         """Facts for the view: title, names of nodes, when it began, figures with their units."""
@@ -236,5 +234,4 @@ def _pod_rows(cluster_pods: Iterable[Object]) -> list[list[object]]:
     }
     rows = [row | {"run": runs[row["pod"]]} for row in pods.table(cluster_pods)]
     rows.sort(key=lambda row: row["pod"] in ended)
-    columns = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}
-    return [[row.get(name) or empty for name, empty in columns.items()] for row in rows]
+    return rows_in(PODS, rows)

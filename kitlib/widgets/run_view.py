@@ -4,6 +4,7 @@ One thread follows Job and pods and each pod's log from its start, so ranks may 
 The figures are in `kitlib.metrics.curves`, the static plot in `plots`.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -29,7 +30,7 @@ from kitlib.metrics.run_progress import RunProgress
 from kitlib.metrics.text import LossEvents
 from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_run
-from kitlib.widgets.watch import Watch
+from kitlib.widgets.watch import Watch, rows_in
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -41,7 +42,7 @@ MOST_EVENTS = 6
 MOST_LINES = 60  # what is sent each second
 LONGEST, LONGEST_READ = 240, 4096  # characters that are shown, and from which they come
 REST_SECONDS = 10.0  # for the last lines, after the end
-PODS = ("rank", "pod", "phase", "node", "restarts", "why")
+PODS = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}  # with what is left out
 
 
 GpuPods = dict[tuple[str, str], tuple[object, str]]  # rank and node, by namespace and name
@@ -130,7 +131,7 @@ class RunWatch(Watch):
                 with self.lock:
                     self.phase, self.status = status.phase, str(status)
                     if snapshot["Pod"] or not status.finished:  # keep showing the pods of a deleted run
-                        self.pods = _pods_rows(snapshot["Pod"].values())
+                        self.pods = rows_in(PODS, pods.table(snapshot["Pod"].values()))
                 self._gpu_pods = self._with_gpus(snapshot["Pod"].values())
                 for pod in snapshot["Pod"].values():
                     key = self._key(pod)
@@ -278,18 +279,20 @@ class RunWatch(Watch):
             "position": f"{self.progress.share}, {seconds:.0f} s" if known else f"{seconds:.0f} s",
         }
 
-    def _tables(self) -> dict[str, object]:
+    def _tables(self) -> dict[str, Table]:
         latest = [[row[0], row[1], *(_shown(value) for value in row[2:])] for row in self.training.latest()]
         epochs = [
-            [
-                number,
-                _shown(epoch.mean_loss),
-                _shown(sum(epoch.rate.values()) or float("nan")),
-                epoch.accuracy,
-            ]
+            [number, _shown(epoch.mean_loss), _shown(sum(epoch.rate.values()) or math.nan), epoch.accuracy]
             for number, epoch in sorted(self.training.epochs.items())
         ]
-        return {"pods": self.pods, "events": self.events, "latest": latest, "epochs": epochs}
+        return {
+            "pods": Table(tuple(PODS), self.pods, empty="no pods yet"),
+            "events": Table(("type", "what", "message"), self.events, empty="no events"),
+            "latest": Table(("rank", "step", "loss", "smoothed", "images/s"), latest, empty="no steps yet"),
+            "epochs": Table(
+                ("epoch", "mean loss", "images/s", "accuracy"), epochs, empty="no epoch has ended"
+            ),
+        }
 
     def summary(self) -> str:
         """Describe the run in a sentence."""
@@ -302,7 +305,7 @@ class RunWatch(Watch):
 
     def table(self) -> Table:
         with self.lock:
-            return Table(PODS, self.pods, empty="no pods yet")
+            return self._tables()["pods"]
 
     def state(self) -> object:
         with self.lock:
@@ -324,11 +327,6 @@ def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
     rows += [("validation", 0, frame.validation)] if np.isfinite(frame.validation).any() else []
     rows += [("loss", rank, values) for rank, values in zip(frame.ranks, frame.loss, strict=True)]
     return rows + [("gpu", rank, values) for rank, values in zip(frame.ranks, frame.gpu, strict=False)]
-
-
-def _pods_rows(run_pods: Iterable[Object]) -> list[list[object]]:
-    columns = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}
-    return [[row.get(name) or empty for name, empty in columns.items()] for row in pods.table(run_pods)]
 
 
 def _shown(value: float) -> str:

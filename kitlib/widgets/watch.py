@@ -7,7 +7,7 @@ and how it looks; `display` shows a watch in a notebook.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -239,3 +239,8 @@ class ObjectWatch(Watch):
             self.ended = time.time()
             self.stopping.set()
             self.logs.close()
+
+
+def rows_in(columns: Mapping[str, object], rows: Iterable[Mapping[str, object]]) -> list[list[object]]:
+    """Cut rows to some columns; each column has a value for rows that leave it empty."""
+    return [[row.get(column) or empty for column, empty in columns.items()] for row in rows]

@@ -4,6 +4,7 @@ The front end is JavaScript without a build step: `static/*.js` behind uPlot (MI
 nothing is fetched from anywhere.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import anywidget
 import numpy as np
 import traitlets
 
+from kitlib.display.tables import Table
 from kitlib.widgets.plots import DARK, LIGHT, style
 
 STATIC = Path(__file__).parent / "static"
@@ -47,7 +49,7 @@ class LiveView(anywidget.AnyWidget):
         frame: Curves, row after row of float32, little-endian.
         layout_of_frame: The rows of the frame: ``{"rows": [[name, number], …], "columns": 120}``.
         facts: Title, phase, and figures.
-        tables: Rows of each table, by name.
+        tables: By name, each ``{"columns": […], "rows": [[…], …], "empty": "no pods yet"}``.
         lines: The end of the merged log: rank, time, text.
         summary: The view in a sentence, for screen readers.
     """
@@ -64,8 +66,18 @@ class LiveView(anywidget.AnyWidget):
     lines: traitlets.List[list[object]] = traitlets.List().tag(sync=True)
     summary = traitlets.Unicode("").tag(sync=True)
 
-    def show(self, rows: list[tuple[str, int, np.ndarray]] | None = None, **traits: object) -> int:
+    def show(
+        self,
+        rows: list[tuple[str, int, np.ndarray]] | None = None,
+        *,
+        tables: Mapping[str, Table],
+        **traits: object,
+    ) -> int:
         """Send what has changed in one message; returns the approximate number of bytes."""
+        traits["tables"] = {
+            name: {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "empty": table.empty}
+            for name, table in tables.items()
+        }
         before = {name: getattr(self, name) for name in traits}
         size = 0
         with self.hold_sync():

@@ -75,8 +75,8 @@ def test_a_watch_sees_all_that_a_run_does_and_ends_by_itself(launch, plain):
     assert frame.loss.shape == frame.gpu.shape == (2, 30)
     assert frame.rate.tolist() == [100.0] * 30
     assert len(view.frame) == 4 * view.layout_of_frame["columns"] * len(view.layout_of_frame["rows"])
-    assert [row[:1] + row[2:3] for row in view.tables["pods"]] == [[0, "Completed"], [1, "Completed"]]
-    assert any("Created pod" in row[2] for row in view.tables["events"])
+    assert [row[:1] + row[2:3] for row in view.tables["pods"]["rows"]] == [[0, "Completed"], [1, "Completed"]]
+    assert any("Created pod" in row[2] for row in view.tables["events"]["rows"])
     for rank in (0, 1):
         mine = [row[2] for row in view.lines if row[0] == rank and row[2].startswith("for people")]
         assert mine == [f"for people {number}" for number in range(30 - len(mine), 30)]

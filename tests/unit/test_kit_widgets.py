@@ -1,6 +1,7 @@
 """What is drawn: events into curves, merged lines, colours that can be told apart. Pure."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,12 @@ from kitlib.display.tracebacks import Line
 from kitlib.metrics import curves
 from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
-from kitlib.widgets import run_view
+from kitlib.widgets import run_view, watch
+from kitlib.widgets.cluster_view import ClusterWatch
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
 from kitlib.widgets.run_view import LONGEST, MOST_LINES, LogTail, RunWatch
+from kitlib.widgets.widget import STATIC, LiveView
+from trainyard_kit.workshop.widget import WorkshopWatch
 
 
 def step(number, *, rank=0, world=1, value=1.0, **fields):
@@ -149,6 +153,25 @@ def test_losses_of_a_validation_are_a_row_of_their_own_at_the_steps_before_them(
     rows = {name: values for name, _, values in run_view.rows_of(TrainingMetrics(events).frame())}
     np.testing.assert_equal(rows["validation"], [np.nan, 2.5, np.nan])
     assert "validation" not in {name for name, _, _ in run_view.rows_of(TrainingMetrics(events[:3]).frame())}
+
+
+@pytest.mark.parametrize("script", ["run", "cluster", "workshop"])
+def test_the_columns_that_the_browser_asks_for_are_those_that_it_is_sent(script):
+    kube = SimpleNamespace(cluster="lab", within=lambda namespace: kube)
+    run = RunWatch(SimpleNamespace(name="mine", kube=kube), states=lambda: iter(()))
+    run._take([(0, Line("2026-01-01T00:00:00Z", "Epoch 0, Training Loss: 0.5"))])
+    run.pods = watch.rows_in(run_view.PODS, [{"pod": "mine-0", "rank": 0, "status": "Running"}])
+    view = {"run": run, "cluster": ClusterWatch(kube, minutes=1)}.get(script)
+    view = view or WorkshopWatch(kube, label="a=b", minutes=1)
+    view.push(browser := LiveView(kind=script))
+    assert all(
+        len(row) == len(table["columns"]) for table in browser.tables.values() for row in table["rows"]
+    )
+    program = (STATIC / f"{script}.js").read_text()
+    asked = re.findall(r"columnOf\((?:table|tables\.)?(\w*), \"([^\"]+)\"\)", program)
+    assert asked
+    columns = {name: table["columns"] for name, table in browser.tables.items()}
+    assert all(column in columns[name or "epochs"] for name, column in asked), (asked, columns)
 
 
 def test_a_live_view_reads_losses_in_text_until_a_trainer_logs_events():

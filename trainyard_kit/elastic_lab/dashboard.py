@@ -119,8 +119,8 @@ class Dashboard(RunWatch):
         timeline = self.timeline()
         if self._buttons is not None:
             self._buttons.update(timeline, over=self.over or self.stopping.is_set())
-        frame, tables = rows_of(timeline), tables_of(timeline)
-        return view.show(frame, facts=self.facts(), tables=tables, summary=self.summary())
+        facts, tables = self.facts() | stage_of(timeline), {"changes": timeline.table()}
+        return view.show(rows_of(timeline), facts=facts, tables=tables, summary=self.summary())
 
     def facts(self) -> dict[str, Any]:
         timeline = self.timeline()
@@ -166,13 +166,11 @@ def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
     return [(name, 0, np.asarray(values, dtype=float)) for name, values in rows.items()]
 
 
-def tables_of(timeline: Timeline) -> dict[str, object]:
-    """The rest of a timeline for the browser, times in seconds from its beginning."""
+def stage_of(timeline: Timeline) -> dict[str, object]:
+    """What is drawn over the line of time, in seconds from its beginning."""
     times, sizes = world(timeline)
     return {
         "length": round(max(1.0, timeline.now - timeline.began), 2),
-        "columns": list(timeline.table().columns),
-        "changes": list(timeline.table().rows),
         "marks": [[round(row.time - timeline.began, 3), label_of(row)] for row in timeline.rows],
         "rounds": [
             [round(meeting.time - timeline.began, 3), meeting.number] for meeting in timeline.rendezvous

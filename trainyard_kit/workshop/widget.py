@@ -35,11 +35,6 @@ class WorkshopWatch(ObjectWatch):
         self.label = label
         self.statuses: list[AttendeeStatus] = []
 
-    @property
-    def rows(self) -> list[list[object]]:
-        with self.lock:
-            return [list(row) for row in attendee_status.table(self.statuses).rows]
-
     def specs(self) -> list[WatchSpec]:
         notebooks = f"metadata.name={progress_reporter.CONFIG_MAP}"
         return [
@@ -54,7 +49,7 @@ class WorkshopWatch(ObjectWatch):
             self.statuses = attendee_status.statuses(*listed, label=self.label)
 
     def push(self, view: "LiveView") -> int:
-        return view.show(facts=self.facts(), tables={"attendees": self.rows}, summary=repr(self))
+        return view.show(facts=self.facts(), tables={"attendees": self.table()}, summary=repr(self))
 
     def facts(self) -> dict[str, object]:
         """Facts for the view: title, figures, and the progress of each attendee by notebook."""
@@ -93,7 +88,7 @@ class WorkshopWatch(ObjectWatch):
             return attendee_status.table(self.statuses)
 
     def state(self) -> object:
-        return repr(self.rows)
+        return repr(self.table().rows)
 
     def __repr__(self) -> str:
         with self.lock:

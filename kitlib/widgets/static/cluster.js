@@ -43,9 +43,9 @@ function clusterView(model, root) {
 
   function drawTables() {
     const tables = model.get("tables");
-    fillTable(nodes, ["node", "status", "cpu", "memory", "gpus", "pods"], tables.nodes, "no nodes to be seen");
-    fillTable(pods, ["pod", "phase", "node", "run", "restarts", "why"], tables.pods, "no pods");
-    pods.classList.toggle("ty-no-why", !(tables.pods || []).some((row) => row[5]));
+    fillTable(nodes, tables.nodes);
+    fillTable(pods, tables.pods);
+    pods.classList.toggle("ty-no-why", !columnOf(tables.pods, "why").some(Boolean));
   }
 
   return {

@@ -10,12 +10,12 @@ function element(tag, attributes = {}, ...children) {
 }
 
 // The table's body is replaced only when its rows have changed, so that a selection in it stays.
-function fillTable(table, columns, rows, empty) {
-  const state = JSON.stringify(rows);
+function fillTable(table, { columns, rows, empty } = { columns: [], rows: [], empty: "" }) {
+  const state = JSON.stringify([rows, empty]);
   if (table.dataset.state === state) return;
   table.dataset.state = state;
   const head = element("tr", {}, ...columns.map((each) => element("th", { scope: "col" }, each)));
-  const body = (rows || []).map((row) =>
+  const body = rows.map((row) =>
     element("tr", {}, ...row.map((cell, index) => {
       const text = cell === null || cell === "" ? "–" : String(cell);
       const word = ["phase", "type", "status"].includes(columns[index]);
@@ -23,6 +23,12 @@ function fillTable(table, columns, rows, empty) {
     })));
   if (!body.length) body.push(element("tr", {}, element("td", { colspan: columns.length, class: "ty-quiet" }, empty)));
   table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+// The values of a column of a table, by its name.
+function columnOf(table, name) {
+  const index = table?.columns.indexOf(name) ?? -1;
+  return index < 0 ? [] : table.rows.map((row) => row[index]);
 }
 
 function section(title, ...children) {

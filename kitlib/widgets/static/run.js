@@ -56,18 +56,17 @@ function runView(model, root) {
   }
 
   function drawEpochs(theme) {
-    const rows = model.get("tables").epochs || [];
-    byEpoch.show(rows.map((each) => each[0]), [{ label: "loss", values: rows.map((each) => Number(String(each[1]).replaceAll(",", ""))), colour: theme.lines[3], width: 1.75, points: true }], theme);
-    byEpoch.describe(rows.map((each) => `epoch ${each[0]}: ${each[1]}`).join(", "));
+    const table = model.get("tables").epochs;
+    const numbers = columnOf(table, "epoch");
+    const losses = columnOf(table, "mean loss");
+    byEpoch.show(numbers, [{ label: "loss", values: losses.map((text) => Number(text.replaceAll(",", ""))), colour: theme.lines[3], width: 1.75, points: true }], theme);
+    byEpoch.describe(numbers.map((number, index) => `epoch ${number}: ${losses[index]}`).join(", "));
   }
 
   function drawTables() {
     const tables = model.get("tables");
-    fillTable(pods, ["rank", "pod", "phase", "node", "restarts", "why"], tables.pods, "no pods yet");
-    fillTable(events, ["type", "what", "message"], tables.events, "no events");
-    fillTable(latest, ["rank", "step", "loss", "smoothed", "images/s"], tables.latest, "no steps yet");
-    fillTable(epochs, ["epoch", "mean loss", "images/s", "accuracy"], tables.epochs, "no epoch has ended");
-    pods.classList.toggle("ty-no-why", !(tables.pods || []).some((row) => row[5]));
+    for (const [name, table] of Object.entries({ pods, events, latest, epochs })) fillTable(table, tables[name]);
+    pods.classList.toggle("ty-no-why", !columnOf(tables.pods, "why").some(Boolean));
   }
 
   function drawLog(theme) {

@@ -41,8 +41,8 @@ function timelineView(model, root) {
     set.forEach(({ level }, index) => { labels.children[2 * index].style.top = `${15 * (levels - 1 - level)}px`; });
   }
 
-  function drawTables() {
-    const { length = 1, columns = [], changes: rows = [], marks = [], rounds = [], pauses = [], lanes: workers = [] } = model.get("tables");
+  function drawStage() {
+    const { length = 1, marks = [], rounds = [], pauses = [], lanes: workers = [] } = model.get("facts");
     drawMarks(marks, length);
     over.replaceChildren(
       ...pauses.map(([begin, end, words, raised]) => {
@@ -60,11 +60,10 @@ function timelineView(model, root) {
         return made;
       }))));
     lanes.setAttribute("aria-label", workers.map(([worker, spans]) => `${worker}: ${spans.at(-1)?.[0] || "gone"}`).join(", "));
-    fillTable(changes, columns, rows, "no changes reported");
   }
 
   function drawCurves(theme) {
-    const { length = 1, world: [times, sizes] = [[], []] } = model.get("tables");
+    const { length = 1, world: [times, sizes] = [[], []] } = model.get("facts");
     const frame = readFrame(model);
     const ends = (values) => [null, ...(values || []), null];
     const x = frame.time?.[0][1] || [];
@@ -77,10 +76,14 @@ function timelineView(model, root) {
     world.describe(model.get("summary"));
   }
 
-  const observer = new ResizeObserver(drawTables);
+  const observer = new ResizeObserver(drawStage);
   observer.observe(stage);
   return {
-    draw: { curves: drawCurves, facts: () => drawFacts(model, root, facts), tables: (theme) => { drawTables(); drawCurves(theme); } },
+    draw: {
+      curves: drawCurves,
+      facts: (theme) => { drawFacts(model, root, facts); drawStage(); drawCurves(theme); },
+      tables: () => fillTable(changes, model.get("tables").changes),
+    },
     destroy: () => { observer.disconnect(); world.destroy(); loss.destroy(); },
   };
 }

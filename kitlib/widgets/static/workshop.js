@@ -11,10 +11,10 @@ function workshopView(model, root) {
   );
 
   function drawPeople() {
-    const names = ["attendee", "notebook", "cell", "doing", "finished", "pods", "trouble"];
-    const rows = model.get("tables").attendees || [];
-    fillTable(people, names, rows, "no attendees");
-    people.querySelectorAll("tbody tr").forEach((line, index) => line.toggleAttribute("data-trouble", Boolean(rows[index]?.[6])));
+    const { attendees } = model.get("tables");
+    fillTable(people, attendees);
+    const trouble = columnOf(attendees, "trouble");
+    people.querySelectorAll("tbody tr").forEach((line, index) => line.toggleAttribute("data-trouble", Boolean(trouble[index])));
   }
 
   function drawProgress() {
