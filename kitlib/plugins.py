@@ -7,6 +7,7 @@ imports none of them. The groups, and what an entry point of each loads:
 ``kitlib.providers``   the class of a further provider: a `kitlib.clusters.base.Cluster`
 ``kitlib.names``       an attribute of ``kit``, as in ``kit.workshop``
 ``kitlib.runs``        a function of a run's method: its ``timeline``, its ``dashboard``
+``kitlib.output``      ``events`` of the logs of a program that prints no JSON; ``reader`` of a rank's
 ``kitlib.causes``      a rule of ``run.why()``: a function from `kitlib.causes.Facts` to causes
 ``kitlib.launches``    a function from a cluster and a job's objects to warnings, before they are created
 ``kitlib.connected``   a function that is called with the API client of a connected cluster

@@ -11,7 +11,6 @@ from typing import Any
 
 from kitlib.display.tables import printable
 from kitlib.metrics.events import is_number, parse_object
-from kitlib.metrics.text import shown
 
 MOST_ITEMS = 4  # of a list that is shown; a longer one is counted
 LONGEST = 500  # characters of a text in an event
@@ -46,6 +45,16 @@ def format_line(text: str, *, pod: str = "") -> str:
         return _one_line("".join(shown(text)[-1:]))  # in the end
     words = _event(body, pod) if _is_event(body) else _pairs(body)
     return f"{_one_line(head)} {words}" if head else words
+
+
+def shown(text: str) -> list[str]:
+    """List what a terminal shows of a line, one after the other: a progress bar writes over itself.
+
+    Example:
+        >>> shown("1/2 loss 0.5\\r2/2 loss 0.25")
+        ['1/2 loss 0.5', '2/2 loss 0.25']
+    """
+    return [part for part in text.split("\r") if part.strip()]
 
 
 def json_of(text: str) -> str:
@@ -110,10 +119,10 @@ def _figure(name: str, rest: dict[str, Any]) -> str:
     value, total = rest.pop(name), rest.get(_TOTALS.get(name, ""))
     if name == "accuracy" and not 0 <= value <= 1:
         return f"accuracy {number(value)}"
-    shown = number(value if factor == 1 else value * factor)
+    figure = number(value if factor == 1 else value * factor)
     if isinstance(value, int) and is_number(total):
-        shown += f"/{number(rest.pop(_TOTALS[name]))}"
-    return words.format(shown)
+        figure += f"/{number(rest.pop(_TOTALS[name]))}"
+    return words.format(figure)
 
 
 def _pairs(fields: Mapping[str, object]) -> str:

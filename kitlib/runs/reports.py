@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kitlib import plugins
 from kitlib.display.signatures import checked_class
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.events import Event
 from kitlib.metrics.tensorboard import read_tensorboard
-from kitlib.metrics.text import parse_text
 
 if TYPE_CHECKING:
     import pandas
@@ -68,4 +68,10 @@ class Reports(ABC):
 
     def reports(self, *, pattern: str | None = None, tensorboard: str | Path | None = None) -> list[Event]:
         """Parse what the program reported, of all ranks; the arguments are those of :meth:`metrics`."""
-        return read_tensorboard(tensorboard) if tensorboard else parse_text(self._logs(), pattern)
+        if tensorboard:
+            return read_tensorboard(tensorboard)
+        logs, reported = self._logs(), []
+        if pattern is None:
+            parsed = (events.parse_line(line.text) for lines in logs.values() for line in lines)
+            reported = [event for event in parsed if event is not None]
+        return reported or [*plugins.find("kitlib.output", "events")(logs, pattern)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from kitlib import plugins
 from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line, time_key
 from kitlib.errors import KitError
@@ -27,7 +28,6 @@ from kitlib.metrics.gpu_usage import GpuSample, GpuUse, grouped
 from kitlib.metrics.log_format import format_line
 from kitlib.metrics.node_usage import gpus_held
 from kitlib.metrics.run_progress import RunProgress
-from kitlib.metrics.text import LossEvents
 from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_run
 from kitlib.widgets.watch import Watch, rows_in
@@ -108,7 +108,7 @@ class RunWatch(Watch):
         self.ended: float | None = None
         self.training: TrainingMetrics = TrainingMetrics()
         self.progress: RunProgress = RunProgress()
-        self._texts: dict[object, LossEvents] | None = {}  # none once a trainer has logged an event
+        self._texts: dict[object, Any] | None = {}  # none once a trainer has logged an event
         self.log_tail: LogTail = LogTail()
         self._gpus = GpuReader(run.kube)
         self._gpu_pods: GpuPods = {}
@@ -215,7 +215,7 @@ class RunWatch(Watch):
         if self._texts is None:
             return []
         number = key if isinstance(key, int) else len(self._texts)
-        reader = self._texts.setdefault(key, LossEvents(number))
+        reader = self._texts.setdefault(key, plugins.find("kitlib.output", "reader")(number))
         return list(reader.read(line, world=len(self._texts)))
 
     def catch_up(self) -> None:

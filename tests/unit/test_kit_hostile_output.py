@@ -22,7 +22,6 @@ from kitlib.metrics.events import Event, parse_line
 from kitlib.metrics.log_format import format_line
 from kitlib.metrics.placement import Placement
 from kitlib.metrics.run_progress import RunProgress
-from kitlib.metrics.text import LossEvents, parse_text
 from kitlib.runs.follower import _PODS
 from kitlib.widgets.plots import Picture, plot_loss, plot_placement, plot_run
 from kitlib.widgets.run_view import LogTail, RunWatch
@@ -31,6 +30,7 @@ from trainyard_kit.elastic_lab.disruptions import _SIZES
 from trainyard_kit.elastic_lab.speed_up import step_time
 from trainyard_kit.elastic_lab.timeline import build
 from trainyard_kit.elastic_lab.worker_states import WorkerLog
+from trainyard_kit.program_output import LossEvents, parse_text
 from trainyard_kit.workshop import attendee_status
 
 TIME = "2026-01-01T00:00:00Z"

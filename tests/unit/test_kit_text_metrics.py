@@ -13,12 +13,23 @@ from kitlib.errors import BadInput
 from kitlib.metrics.curves import TrainingMetrics
 from kitlib.metrics.log_format import format_line
 from kitlib.metrics.tensorboard import read_tensorboard
-from kitlib.metrics.text import parse_text
+from kitlib.runs.reports import Reports
 from kitlib.widgets.plots import plot_loss
+from trainyard_kit.program_output import parse_text
 
 
 def logs(*texts):
     return {0: [Line(f"2026-01-01T00:00:{second:02}.123456789Z", text) for second, text in enumerate(texts)]}
+
+
+class Written(Reports):
+    """What a program has written."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def _logs(self):
+        return self.lines
 
 
 @pytest.mark.parametrize(
@@ -58,8 +69,9 @@ def test_json_lines_come_before_text_and_a_pattern_before_both():
     both = logs(
         '{"event": "step", "time": 1.0, "rank": 0, "world_size": 1, "step": 7, "loss": 1.0}', "loss 2.0"
     )
-    assert [event.fields["loss"] for event in parse_text(both)] == [1.0]
-    (event,) = parse_text(both, r"^(?P<name>loss) (?P<loss>\S+)")
+    assert [event.fields["loss"] for event in Written(both).reports()] == [1.0]
+    assert [event.fields["loss"] for event in Written(logs("loss 2.0")).reports()] == [2.0]
+    (event,) = Written(both).reports(pattern=r"^(?P<name>loss) (?P<loss>\S+)")
     assert event.fields == {"step": 0, "name": "loss", "loss": 2.0}
 
 

@@ -39,7 +39,7 @@ OTHERWISE = {
     "kitlib/causes/rules/reported.py": "a message is cut at LONGEST",
     "kitlib/causes/rules/scheduling.py": "a message is cut at LONGEST",
     "kitlib/causes/signals.py": "a message is cut at LONGEST, a name is no longer than 253",
-    "kitlib/metrics/text.py": "the expression is the reader's; a table's head is cut at LONGEST_HEAD",
+    "trainyard_kit/program_output.py": "the expression is the reader's; a head is cut at LONGEST_HEAD",
     "localkube/kubelet/containers/expansion.py": "it is searched up to the last ')': test_node_expansion.py",
     "localkube/kubelet/images/image_table.py": "the table is ours, and a reference is cut by store.py",
     "localkube/kubelet/images/store.py": "a reference is cut at LONGEST_REFERENCE",

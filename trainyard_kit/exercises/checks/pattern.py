@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
-from kitlib.metrics.text import parse_text
 from trainyard_kit.exercises.checklist import Exercise, NotYet
+from trainyard_kit.program_output import parse_text
 
 EXERCISE = Exercise(
     "pattern",

@@ -2,7 +2,7 @@
 
 A loss of the training is a ``step`` event, a loss of the validation an ``eval`` event; what matches an
 expression is a ``step`` whose fields are its named groups. The processes that share a pod, and its log, are
-one rank here. `log_format` shows a line as it is read here.
+one rank here. `kitlib.metrics.log_format` shows a line as it is read here.
 """
 
 import re
@@ -13,7 +13,8 @@ from itertools import islice
 from kitlib.display.tables import parse_time, plain
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
-from kitlib.metrics.events import MAX_DIGITS, Event, parse_line
+from kitlib.metrics.events import MAX_DIGITS, Event
+from kitlib.metrics.log_format import shown
 
 _NUMBER = (
     r"(?:[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))"
@@ -85,18 +86,14 @@ LOSS, VALIDATION = "loss", "val_loss"
 
 
 def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = None) -> list[Event]:
-    """Find events in the logs of a run's ranks: the JSON lines of trainers, or else what matches a pattern.
+    """Find events in the logs of a run's ranks: the losses, or what matches a pattern.
 
     Args:
         logs: The lines of each rank.
         pattern: A regular expression with named groups: ``r"step (?P<step>\\d+) loss (?P<loss>\\S+)"``.
-            Without a group ``step``, the matches of a rank are counted. By default the JSON lines; where
-            there are none, the losses, by their names or their columns.
+            Without a group ``step``, the matches of a rank are counted. By default the losses, by their
+            names or their columns.
     """
-    if pattern is None:
-        events = [event for lines in logs.values() for line in lines if (event := parse_line(line.text))]
-        if events:
-            return events
     expression = None if pattern is None else _compiled(pattern)
     return [
         event
@@ -105,16 +102,6 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
         for line in lines
         for event in reader.read(line, world=len(logs))
     ]
-
-
-def shown(text: str) -> list[str]:
-    """List what a terminal shows of a line, one after the other: a progress bar writes over itself.
-
-    Example:
-        >>> shown("1/2 loss 0.5\\r2/2 loss 0.25")
-        ['1/2 loss 0.5', '2/2 loss 0.25']
-    """
-    return [part for part in text.split("\r") if part.strip()]
 
 
 @dataclass
