@@ -2,7 +2,9 @@
 # requires-python = ">=3.11"
 # dependencies = ["peft>=0.21", "torch>=2.15", "transformers>=5.24"]
 # ///
-"""Fine-tune a causal language model with Transformers' Trainer: all of its weights, or LoRA's. It knows nothing of Kubernetes.
+"""Fine-tune a causal language model with Transformers' Trainer: all of its weights, or LoRA's.
+
+It knows nothing of Kubernetes.
 
     python finetune.py --text code.txt --output base                                # a small new model
     torchrun --nproc-per-node 4 finetune.py --model base --text mine.txt --rank 8 --output mine
@@ -41,7 +43,7 @@ def parse_options(argv=None):
 
 
 def load(name):
-    """Load a model and its tokenizer; without a name, make a Llama of 0.9 million weights whose tokens are bytes."""
+    """Load a model and its tokenizer; without a name, make a Llama of 0.9 million weights for bytes."""
     if name:
         return AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     tokenizer = ByT5Tokenizer()
@@ -64,7 +66,7 @@ def bytes_sent():
 
 
 class Traffic(TrainerCallback):
-    """Print what a step sends over the network: the mean of all steps but the first, which also shares the weights."""
+    """Print what a step sends: the mean of all steps but the first, which also shares the weights."""
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 1:
