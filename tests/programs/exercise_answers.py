@@ -50,9 +50,9 @@ STEP = """
         sent = 2 * (workers - 1) / workers * megabytes
         return computing / workers + undivided + 1000 * sent / mb_per_s
 """
-SHARDED = """
-    def predict(parameters, workers, split):
-        return 12 * parameters / (workers if split else 1)
+EPOCH = """
+    def predict(images, batch_size, workers, ms_per_image):
+        return -(-images // (batch_size * workers)), images / workers * ms_per_image / 1000
 """
 FORMULA = """
     def predict(parameters, tokens, tflops, ranks, gbit):

@@ -16,13 +16,13 @@ from trainyard_kit.exercises.checklist import Checklist, definitions
 
 from .exercise_answers import (
     BUBBLE,
+    EPOCH,
     EXPOSED,
     FITS,
     FORMULA,
     OPTIMIZER,
     RESUME,
     RESUME_BY_STATEFUL,
-    SHARDED,
     STEP,
 )
 
@@ -87,7 +87,7 @@ SOLUTIONS = {
     "04": DATASET,
     "05-step": STEP,
     "06": FINISH,
-    "06-memory": SHARDED,
+    "06-epoch": EPOCH,
     "08": ELASTIC,
     "10": OPTIMIZER,
     "12": CONFUSION,

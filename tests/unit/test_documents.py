@@ -54,10 +54,8 @@ def test_what_a_lost_worker_costs_is_what_the_benchmark_measured(name, what):
     assert seconds in text and f"{peer}" in text and "219" not in text and "tenths of" not in text
 
 
-def test_the_course_and_the_changelog_name_the_benchmarks_figure():
-    seconds, peer = _measured("SIGKILL of 1 of 2 workers → next step")
-    lesson = (ROOT / "notebooks" / "06_data_parallel.ipynb").read_text(encoding="utf-8")
-    assert f"{seconds} s lost after a kill, where torchrun had not continued after {peer} s" in lesson
+def test_the_changelog_names_the_benchmarks_figure():
+    seconds, _ = _measured("SIGKILL of 1 of 2 workers → next step")
     assert f"continues {seconds} s after a worker was killed" in (ROOT / "CHANGELOG.md").read_text()
 
 

@@ -22,7 +22,7 @@ EXERCISES = {
     "05": "ddp",
     "05-step": "formulas.strong_scaling",
     "06": "finish",
-    "06-memory": "formulas.sharded_memory",
+    "06-epoch": "formulas.epoch",
     "07": "pattern",
     "08": "elastic_loop",
     "09": "pytorch_job",

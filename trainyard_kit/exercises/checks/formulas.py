@@ -23,6 +23,11 @@ def bubble(stages: int, micro_batches: int) -> float:
     return (stages - 1) / (micro_batches + stages - 1)
 
 
+def epoch(images: int, batch_size: int, workers: int, ms_per_image: float) -> list[float]:
+    """Count the steps of an epoch in which each worker has a whole batch, and compute its seconds."""
+    return [math.ceil(images / (batch_size * workers)), images / workers * ms_per_image / 1000]
+
+
 def partitions(taken: list[list[int]], wanted: list[int]) -> float:
     """Count the MIG partitions that still fit, of seven compute slices and eight of memory."""
     compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)
@@ -33,11 +38,6 @@ def rank_memory(parameters: int, ranks: int, split: bool) -> list[float]:
     """Compute a rank's bytes of weights, gradients and Adam's moments in fp32."""
     share = parameters / (ranks if split else 1)
     return [4 * share, 4 * share, 8 * share]
-
-
-def sharded_memory(parameters: int, workers: int, split: bool) -> float:
-    """Compute a worker's bytes of weights, gradients and momentum in fp32."""
-    return 12 * parameters / (workers if split else 1)
 
 
 def step_formula(parameters: float, tokens: int, tflops: float, ranks: int, gbit: float) -> list[float]:
@@ -101,5 +101,5 @@ def _draw(values: list[Any]) -> Any:
     return random.randint(*values) if between else random.choice(values)
 
 
-FORMULAS = (bubble, partitions, rank_memory, sharded_memory, step_formula, strong_scaling)
+FORMULAS = (bubble, epoch, partitions, rank_memory, step_formula, strong_scaling)
 globals().update({f"{formula.__name__}_exercise": build(formula.__name__, formula) for formula in FORMULAS})
