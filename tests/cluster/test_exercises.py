@@ -18,7 +18,14 @@ pytestmark = pytest.mark.cluster
 
 POD = {
     "restartPolicy": "Never",
-    "containers": [{"name": "c", "image": "busybox", "command": ["sh", "-c", "echo $JOB_COMPLETION_INDEX"]}],
+    "containers": [
+        {
+            "name": "c",
+            "image": "busybox",
+            "command": ["sh", "-c", "echo $JOB_COMPLETION_INDEX"],
+            "resources": {"requests": {}},
+        }
+    ],
 }
 JOB = {
     "apiVersion": "batch/v1",
@@ -100,7 +107,9 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
             "by a shell",
         ),
         ("spec.template.spec.containers.0.command", ["false"], "prints", "the Job fails"),
-        ("spec.template.spec.containers.0.command", ["nosuch"], "prints", "the Job fails: StartError"),
+        ("spec.template.spec.containers.0.command", ["nosuch"], "prints", "nosuch"),
+        ("spec.template.spec.nodeSelector", {"gpu": "h100"}, "prints", "cannot start: rank 0"),
+        ("spec.template.spec.containers.0.resources.requests.cpu", "1k", "prints", "request less cpu"),
         ("spec.template.spec.containers.0.image", "Not An Image", "prints", "cannot start: InvalidImageName"),
         ("spec.template.spec.containers.0.env", FROM_NOWHERE, "prints", 'configmap "nosuch" not found'),
     ],
