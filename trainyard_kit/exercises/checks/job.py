@@ -1,20 +1,25 @@
 """01: an Indexed Job of three pods, two at a time, each of which prints its number. It is really run."""
 
 import copy
+import time
+from collections.abc import Iterator
 from typing import Any
 
+from kitlib.causes.cause import CERTAIN
 from kitlib.clusters import Cluster
 from kitlib.errors import WaitTimeout
 from kitlib.k8s import logs, names
 from kitlib.k8s import pods as pod_states
-from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
+from kitlib.runs.run import Run
 from trainyard_kit.exercises.checklist import Exercise, NotYet
 from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, expect
+from trainyard_kit.exercises.sandbox import checking
 
 SECONDS = 90
+LOOK_SECONDS = 2  # without a change, before the kit looks for the cause; and between two looks
 CANNOT_START = {
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -25,6 +30,8 @@ CANNOT_START = {
     "InvalidImageName",
     "RunContainerError",
 }  # of a kubelet: what it tries again without end
+FREED_BY_OTHERS = {"NoRoom", "TooManyPods", "HostPort", "AntiAffinity", "TopologySpread", "VolumeInUse"}
+NEVER_FREED = "Preemption is not helpful"  # the scheduler: not even if all other pods were gone
 State = dict[str, dict[str, Object]]  # by kind and name, as it is watched
 EXERCISE = Exercise("job", "cluster")
 
@@ -81,7 +88,7 @@ def runs(job: Object, cluster: Cluster) -> None:
     item["spec"]["backoffLimit"] = 0  # a container that fails is judged at once
     cluster.kube.create(item)
     try:
-        pods = _ended(cluster.kube, name)
+        pods = _ended(Run(cluster.kube, name))
         lines = [[line.text for line in logs.read(cluster.kube, pod)] for pod in pods]
     finally:
         cluster.kube.delete("Job", name)
@@ -89,49 +96,83 @@ def runs(job: Object, cluster: Cluster) -> None:
         raise NotYet(f"the pods print {lines}: print only the variable JOB_COMPLETION_INDEX, by a shell")
 
 
-def _ended(kube: Kube, name: str) -> list[dict[str, Any]]:
-    """Wait for the end of the Job; return its pods.
+def _ended(run: Run) -> list[dict[str, Any]]:
+    """Wait for the end of the Job with a line that moves; return its pods.
 
     Raises:
-        NotYet: It fails, a container of it cannot start, or it takes too long.
+        NotYet: It fails, a pod of it cannot start, or it takes too long.
     """
-    labels = f"batch.kubernetes.io/job-name={name}"
-    states = watch_objects(
-        kube, WatchSpec("Job", fields=f"metadata.name={name}"), WatchSpec("Pod", labels=labels)
-    )
+    began, shown = time.monotonic(), ["its pods start"]
+    with checking("running a copy of the Job") as show:
+        move = show(lambda: shown[0])
 
-    def conditions(state: State) -> dict[str, str]:
-        return {
-            condition["type"]: condition.get("message", "")
-            for job in state["Job"].values()
-            for condition in job.get("status", {}).get("conditions", ())
-            if condition["status"] == "True"
-        }
+        def report(text: str) -> None:
+            shown[0] = text
+            if move:
+                move()
 
-    def describe(state: State) -> str:
-        waits = filter(None, map(pod_states.why, state["Pod"].values()))
-        return next(waits, "") or ", ".join(map(pod_states.status_word, state["Pod"].values())) or "no pods"
-
-    def unable(state: State) -> str:
-        """Say why a container of it cannot start."""
-        waiting = [pod for pod in state["Pod"].values() if pod_states.status_word(pod) in CANNOT_START]
-        return pod_states.why(waiting[0]) if waiting else ""
-
-    try:
-        ended = wait(
-            states,
-            until=lambda state: bool({"Complete", "Failed"} & set(conditions(state)) or unable(state)),
-            timeout=SECONDS,
-            what="the Job of the exercise",
-            about=f"job/{name}",
-            describe=describe,
-            resume="kit.check again",
-        )
-    except WaitTimeout as error:
-        raise NotYet(f"its pods have not ended: {error.what}") from None
-    if reason := unable(ended):
-        raise NotYet(f"a container cannot start: {reason}")
-    if "Failed" in conditions(ended):
+        try:
+            ended, hopeless, reason = wait(
+                _explained(run),
+                until=lambda state: bool({"Complete", "Failed"} & set(_conditions(state[0])) or state[1]),
+                timeout=SECONDS,
+                what="the Job of the exercise",
+                about=f"job/{run.name}",
+                describe=lambda state: state[2] or _describe(state[0]),
+                report=report,
+                resume="kit.check again",
+            )
+        except WaitTimeout:
+            passed = f"{time.monotonic() - began:.0f} s"
+            raise NotYet(f"its pods have not ended after {passed}: {shown[0]}") from None
+    if hopeless:
+        raise NotYet(f"its pods cannot start: {reason}")
+    if "Failed" in (conditions := _conditions(ended)):
         reasons = filter(None, map(pod_states.why, ended["Pod"].values()))
-        raise NotYet(f"the Job fails: {next(reasons, '') or conditions(ended)['Failed']}")
+        raise NotYet(f"the Job fails: {next(reasons, '') or conditions['Failed']}")
     return list(ended["Pod"].values())
+
+
+def _conditions(state: State) -> dict[str, str]:
+    """List the Job's conditions that hold, with their messages."""
+    return {
+        condition["type"]: condition.get("message", "")
+        for job in state["Job"].values()
+        for condition in job.get("status", {}).get("conditions", ())
+        if condition["status"] == "True"
+    }
+
+
+def _describe(state: State) -> str:
+    waits = filter(None, map(pod_states.why, state["Pod"].values()))
+    return next(waits, "") or ", ".join(map(pod_states.status_word, state["Pod"].values())) or "no pods"
+
+
+def _explained(run: Run) -> Iterator[tuple[State, bool, str]]:
+    """Follow the Job and its pods; beside them, whether none of them can start, and why they do not."""
+    labels = f"batch.kubernetes.io/job-name={run.name}"
+    specs = WatchSpec("Job", fields=f"metadata.name={run.name}"), WatchSpec("Pod", labels=labels)
+    before, reason, look_at = "", "", 0.0
+    for state in watch_objects(run.kube, *specs):
+        for pod in state["Pod"].values():
+            if pod_states.status_word(pod) in CANNOT_START:
+                yield state, True, pod_states.why(pod)
+        hopeless = False
+        if (now := _describe(state)) != before:
+            before, reason, look_at = now, "", time.monotonic() + LOOK_SECONDS
+        elif time.monotonic() >= look_at and not _running(state):
+            hopeless, reason = _standstill(run)
+            look_at = time.monotonic() + LOOK_SECONDS
+        yield state, hopeless, reason
+
+
+def _running(state: State) -> bool:
+    return any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in state["Pod"].values())
+
+
+def _standstill(run: Run) -> tuple[bool, str]:
+    """Find why its pods do not start, and whether waiting cannot help."""
+    if (cause := run.why().first) is None:
+        return False, ""
+    freed = cause.kind in FREED_BY_OTHERS and NEVER_FREED not in " ".join(cause.evidence)
+    return cause.certainty == CERTAIN and not freed, f"{cause.line}; try: {cause.fix}"
