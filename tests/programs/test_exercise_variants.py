@@ -102,6 +102,7 @@ def test_a_package_without_its_requirements_leaves_torch_as_it_is():
         (f"{INSTRUCTION} || true", "if pip fails"),
         (f"{INSTRUCTION}; echo done", "if pip fails"),
         (INSTRUCTION.replace("install", "install --dry-run"), "with --dry-run"),
+        (f"{INSTRUCTION} && pip uninstall -y einops", "removes einops again"),
         (INSTRUCTION.replace("install", "install --target=/opt/more"), "with --target"),
         (f"{INSTRUCTION}; rm -rf /root/.cache/pip", "if pip fails"),
         (f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm -rf /tmp/pip", "pass --no-cache-dir"),
@@ -120,6 +121,11 @@ def test_an_instruction_that_may_leave_the_image_without_the_package_is_refused(
         f"{INSTRUCTION.replace('--no-cache-dir ', '')} && pip cache purge",
         f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm -rf /root/.cache/pip",
         f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm -r -f ~/.cache/",
+        INSTRUCTION.replace("--no-cache-dir ", "").replace("install", "--no-cache-dir install"),
+        INSTRUCTION.replace("einops", "Einops"),
+        f"RUN echo einops==0.8.2 > r.txt && {INSTRUCTION[4:].replace('einops==0.8.2', '-r r.txt')}",
+        f"RUN /usr/bin/{INSTRUCTION[4:]}",  # which must not run this machine's pip
+        f"RUN bash -c '{INSTRUCTION[4:]}'",
     ],
 )
 def test_options_may_come_before_install_and_downloads_be_purged_in_the_same_layer(instruction):

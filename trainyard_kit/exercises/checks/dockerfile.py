@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from kitlib import config
 from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe
@@ -20,12 +21,19 @@ ELSEWHERE = {"--dry-run", "--target", "-t", "--root", "--prefix", "--user"}
 NOTING = """#!/bin/sh
 for word in "${0##*/}" "$@" ${PIP_CONSTRAINT:+"--constraint=$PIP_CONSTRAINT"} \\
     ${PIP_BREAK_SYSTEM_PACKAGES:+--break-system-packages} ${PIP_NO_CACHE_DIR:+--no-cache-dir}
-do printf "%s\\0" "$word" >> "$NOTES"; done
+do
+    printf "%s\\0" "$word" >> "$NOTES"
+    case "$before" in -r | --requirement)
+        [ -r "$word" ] && while read -r line; do printf "%s\\0" "$line" >> "$NOTES"; done < "$word" ;;
+    esac
+    before=$word
+done
 printf "\\n" >> "$NOTES"
 exit "$STATUS"
 """
 # What else an instruction may call: it notes its words, and succeeds.
 OTHERS = ("rm", "find", "mkdir", "rmdir", "ls", "cat", "chmod", "chown", "touch", "apt-get")
+SYSTEM = re.compile(r"(?<![\w./=:-])(?:/usr|/usr/local|/opt/conda)?/s?bin/(?=\w)")  # folders of its programs
 CACHES = ("/root/.cache/pip", "/root/.cache", "/root/.cache/*", "/root/.cache/pip/*")
 EXERCISE = Exercise("dockerfile")
 
@@ -101,12 +109,15 @@ def calls_of(
         NotYet: It does not end.
     """
     all_instructions, place = parts(dockerfile)
-    _, command = command_of(all_instructions[place])
+    command = SYSTEM.sub("", command_of(all_instructions[place])[1])  # none of this machine's is run
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         notes = Path(folder, "notes")
         notes.touch()
         for name in ("pip", "pip3", "python", "python3"):
             Path(folder, name).write_text(NOTING)
+            Path(folder, name).chmod(0o755)
+        for name in ("sh", "bash"):
+            Path(folder, name).write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
             Path(folder, name).chmod(0o755)
         for name in OTHERS:
             Path(folder, name).write_text(NOTING.replace('"$STATUS"', "0"))
@@ -123,11 +134,13 @@ def calls_of(
 
 
 def pips_of(calls: list[list[str]]) -> list[list[str]]:
-    """Return the words of each call of pip, without options before the subcommand."""
-    pips = (
+    """Return the words of each call of pip, with the options before the subcommand behind it."""
+    pips = [
         call[3:] if call[1:3] == ["-m", "pip"] else call[1:] for call in calls if "pip" in " ".join(call[:3])
-    )
-    return [[*itertools.dropwhile(lambda word: word.startswith("-"), words)] for words in pips]
+    ]
+    counts = [len([*itertools.takewhile(lambda word: word.startswith("-"), words)]) for words in pips]
+    ends = zip(pips, counts, strict=True)
+    return [[*words[count : count + 1], *words[:count], *words[count + 1 :]] for words, count in ends]
 
 
 def removes_cache(words: list[str]) -> bool:
@@ -155,10 +168,10 @@ def requirements(dockerfile: list[str]) -> list[Requirement]:
         try:
             requirement = Requirement(word)
         except InvalidRequirement:
-            if re.match(rf"{PACKAGE}\b", word) is None:
+            if re.match(rf"{PACKAGE}\b", word, re.IGNORECASE) is None:
                 continue
             raise NotYet(f"pip reads no requirement in {word!r}: write {PACKAGE}=={VERSION}") from None
-        pins += [requirement] if requirement.name == PACKAGE else []
+        pins += [requirement] if canonicalize_name(requirement.name) == PACKAGE else []
     return pins
 
 
@@ -198,6 +211,8 @@ def installs(dockerfile: list[str]) -> None:
         raise NotYet(
             f"with {elsewhere[0]}, pip does not install it where the image's Python looks: leave it out"
         )
+    if any(words[:1] == ["uninstall"] and PACKAGE in words for words in pips_of(calls_of(dockerfile)[1])):
+        raise NotYet(f"pip uninstall removes {PACKAGE} again: leave it out")
     if calls_of(dockerfile, status=1)[0].returncode == 0:
         raise NotYet("if pip fails, the image is built without the package: let the command fail as well")
 
