@@ -74,9 +74,7 @@ def alone(train: Answer) -> None:
 def divided(train: Answer) -> None:
     steps = round_of(train, {"step": 0}, 3, steps=IMAGES)
     if not steps:
-        raise NotYet(
-            "three ranks take no step: a round begins with what is in the state that is passed"
-        )
+        raise NotYet("three ranks take no step: a round begins with what is in the state that is passed")
     sizes = [len(rank) for step in steps for rank in step]
     if set(sizes) != {BATCH // 3}:
         raise NotYet(
