@@ -2,14 +2,16 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
 # ///
-"""Test a saved model on images that it was not trained on: one process, every image once.
+"""Test a saved model on images that it was not trained on: every image once, by one rank or by many.
 
     python trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
+    torchrun --nproc-per-node 4 trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
 
 The model file comes from a trainer with ``--model-file``, trained on CIFAR-10 or on image folders, or from
 the parameter server with ``mnist_parameter_server.py``. The result is one ``eval`` event on stdout: accuracy,
 loss, accuracy of each class, the confusion matrix (a row for each true class, a column for each prediction),
-and the wrong predictions with the highest confidence, with pictures. One process is enough for the test set.
+and the wrong predictions with the highest confidence, with pictures. Of several ranks each takes every n-th
+image and reports its ``share``; counts are added up and mistakes gathered, so the result is that of one rank.
 """
 
 import argparse
@@ -23,11 +25,13 @@ import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from PIL import Image
 from torch import Tensor, nn
 
@@ -50,9 +54,15 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def world() -> tuple[int, int]:
+    """Return this process's rank and the world size, as torchrun sets them; by default it is alone."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def emit(event: str, **fields: object) -> None:
     """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
-    line = {"event": event, "time": time.time(), "rank": 0, "world_size": 1}
+    rank, world_size = world()
+    line = {"event": event, "time": time.time(), "rank": rank, "world_size": world_size}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
@@ -235,23 +245,43 @@ def answer(
     return torch.cat([network(prepare(pixels)) for pixels in images.split(500)])
 
 
-def count(answers: Tensor, labels: Tensor, classes: list[str]) -> dict[str, Any]:
-    """Compute accuracy and loss, over all images and for each class, and the confusion matrix."""
-    size = len(classes)
-    guesses = answers.argmax(1)
-    confusion = torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
+def tally(answers: Tensor, labels: Tensor, size: int) -> Tensor:
+    """Count what ranks can add up: the confusion matrix, row by row, and the sum of the losses."""
+    confusion = torch.bincount(labels * size + answers.argmax(1), minlength=size * size)
+    loss = nn.functional.cross_entropy(answers, labels, reduction="sum")
+    return torch.cat([confusion, loss[None]]).double().cpu()
+
+
+def report(sums: Tensor, classes: list[str]) -> dict[str, Any]:
+    """Compute accuracy and loss, over all images and for each class, from the sums of `tally`."""
+    confusion, images = sums[:-1].long().view(len(classes), len(classes)), int(sums[:-1].sum())
     correct, per_class = confusion.diagonal(), confusion.sum(1)
     shares = (correct / per_class.clamp(min=1)).tolist()
     return {
-        "accuracy": round((correct.sum() / len(labels)).item(), 5),
-        "loss": round(nn.functional.cross_entropy(answers, labels).item(), 5),
+        "accuracy": round(int(correct.sum()) / images, 5),
+        "loss": round(sums[-1].item() / images, 5),
         "correct": int(correct.sum()),
-        "images": len(labels),
+        "images": images,
         "per_class": {
             name: round(shares[index], 4) for index, name in enumerate(classes) if per_class[index]
         },
         "confusion": confusion.tolist(),
     }
+
+
+def count(answers: Tensor, labels: Tensor, classes: list[str]) -> dict[str, Any]:
+    """Compute accuracy, loss and confusion matrix of one rank that has all images."""
+    return report(tally(answers, labels, len(classes)), classes)
+
+
+def gather(sums: Tensor, mistakes: list[dict[str, Any]], most: int) -> tuple[Tensor, list[dict[str, Any]]]:
+    """Add up the counts of all ranks, and keep the worst of their mistakes."""
+    if dist.is_initialized():
+        dist.all_reduce(sums)
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, mistakes)
+        mistakes = sorted(sum(gathered, []), key=lambda mistake: -mistake["confidence"])[:most]
+    return sums, mistakes
 
 
 def print_accuracy(result: dict[str, Any]) -> None:
@@ -304,15 +334,27 @@ def main(argv: list[str] | None = None) -> None:
     else:
         read = read_images if (settings.data_dir / "cifar-10-batches-py").is_dir() else read_folders
         dataset, prepare = read(settings.data_dir, train=False, limit=settings.limit), normalise
-    images, labels = (part.to(device) for part in dataset)
+    rank, world_size = world()
+    if world_size > 1:
+        dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+    images, labels = (part[rank::world_size].to(device) for part in dataset)
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
     answers = answer(network, images, prepare)
     mistakes = worst(answers, labels, images, about["classes"], settings.mistakes)
-    result = count(answers, labels, about["classes"])
-    emit("eval", **data, **result, mistakes=mistakes)
-    print_accuracy(result)
+    mistakes = [mistake | {"image": mistake["image"] * world_size + rank} for mistake in mistakes]
+    sums = tally(answers, labels, len(about["classes"]))
+    if world_size > 1:
+        share = report(sums, about["classes"])
+        emit("share", **{name: share[name] for name in ("images", "correct", "accuracy", "confusion")})
+    sums, mistakes = gather(sums, mistakes, settings.mistakes)
+    if rank == 0:
+        result = report(sums, about["classes"])
+        emit("eval", **data, **result, mistakes=mistakes)
+        print_accuracy(result)
     emit("end", seconds=round(time.perf_counter() - began, 3))
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

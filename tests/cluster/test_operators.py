@@ -200,17 +200,19 @@ DEPLOYMENT = {
 }
 
 
-def pytorch_job(*, name="pytorch", policy="Never", workers=2, kind="Worker", **more):
+def pytorch_job(
+    *, name="pytorch", policy="Never", workers=2, kind="Worker", beside=(), suspend=False, **more
+):
     """Write the PyTorchJob of the exercise, or a wrong one."""
     container = {"name": name, "image": "mine:1", "command": ["torchrun", "a.py"]} | more
-    template = {"spec": {"containers": [container]}}
+    template = {"spec": {"containers": [*beside, container]}}
     replicas = {"restartPolicy": policy, "template": template}
     specs = {"Master": replicas | {"replicas": 1}, kind: replicas | {"replicas": workers}}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": "mine"},
-        "spec": {"pytorchReplicaSpecs": specs},
+        "spec": {"pytorchReplicaSpecs": specs, "runPolicy": {"suspend": suspend}},
     }
 
 
@@ -218,6 +220,9 @@ def pytorch_job(*, name="pytorch", policy="Never", workers=2, kind="Worker", **m
     ("written", "check", "words"),
     [
         (pytorch_job(), "", ""),
+        (pytorch_job(beside=[{"name": "log", "image": "busybox"}]), "", ""),
+        (pytorch_job(suspend=True), "as many pods", "suspend creates no pods"),
+        (pytorch_job(command=None, args=["torchrun", "a.py"]), "same image", "has no command"),
         (pytorch_job(name="mine"), "called pytorch", "'mine'"),
         (pytorch_job(policy="Sometimes"), "not restarted alone", "'Sometimes'"),
         (pytorch_job(policy="OnFailure"), "not restarted alone", "'Never'"),

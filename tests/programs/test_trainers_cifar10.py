@@ -166,7 +166,7 @@ def test_every_model_trains_with_and_without_what_makes_it_fast(model, off, data
 
 
 @pytest.mark.timeout(120)
-def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data, tmp_path):
+def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data, run_trainer, tmp_path):
     saved = tmp_path / "model.pt"
     flags = ["--data-dir", str(data), "--epochs", "2", "--batch-size", "20", "--log-every", "1"]
     ranks = start_ranks(2, "cifar10_ddp", *flags, "--model-file", str(saved))
@@ -185,6 +185,14 @@ def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data
     assert result["images"] == 50
     assert result["rank"] == 0
     assert torch.load(saved, weights_only=True)["classes"] == CLASSES
+    flags = ["--data-dir", str(data), "--model-file", str(saved)]
+    outputs = [rank.communicate(timeout=110)[0] for rank in start_ranks(2, "evaluate", *flags)]
+    events = [json.loads(line) for line in "".join(outputs).splitlines() if line.startswith("{")]
+    (together,), (alone,) = of_kind(events, "eval"), of_kind(run_trainer(test_job, *flags), "eval")
+    shares = sorted((share["rank"], share["images"]) for share in of_kind(events, "share"))
+    assert shares == [(0, 25), (1, 25)]
+    assert together.pop("loss") == pytest.approx(alone.pop("loss"), abs=1e-4)
+    assert {**together, "time": 0} == {**alone, "time": 0, "world_size": 2}
 
 
 def test_counting_by_hand_gives_the_same():

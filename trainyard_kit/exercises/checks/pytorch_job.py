@@ -13,8 +13,14 @@ EXERCISE = Exercise("job", "deployment", "cluster")
 
 
 def containers(job: Object) -> list[Mapping[str, Any]]:
-    """Return the first container of the master and of the workers."""
-    return [mapping(job, f"{REPLICAS}.{role}.template.spec.containers.0") for role in ("Master", "Worker")]
+    """Return the operator's container of the master and of the workers, or else their first."""
+    chosen = []
+    for role in ("Master", "Worker"):
+        path = f"{REPLICAS}.{role}.template.spec.containers"
+        first, items = mapping(job, f"{path}.0"), field(job, path)
+        named = [item for item in items if item.get("name") == "pytorch"] if isinstance(items, list) else []
+        chosen.append(named[0] if named else first)
+    return chosen
 
 
 @EXERCISE.check("it is a PyTorchJob", essential=True)
@@ -50,6 +56,8 @@ def accepted(job: Object, deployment: Object, cluster: Cluster) -> None:
 
 @EXERCISE.check("as many pods as the Deployment had")
 def pods(job: Object, deployment: Object, cluster: Cluster) -> None:
+    if (job["spec"].get("runPolicy") or {}).get("suspend"):
+        raise NotYet("runPolicy.suspend creates no pods until it is changed: leave it out")
     counts = [mapping(job, f"{REPLICAS}.{role}").get("replicas", 1) for role in ("Master", "Worker")]
     expect(sum(counts), deployment["spec"]["replicas"], f"the number of pods, {counts[0]} + {counts[1]},")
 
@@ -59,8 +67,10 @@ def same(job: Object, deployment: Object, cluster: Cluster) -> None:
     wanted = mapping(deployment, "spec.template.spec.containers.0")
     for container in containers(job):
         expect(container.get("image"), wanted.get("image"), "a container's image")
-        words = [*(container.get("command") or ()), *(container.get("args") or ())]
-        expect(bool(container.get("command")) and words, wanted.get("command"), "a container's command")
+        if not container.get("command"):
+            raise NotYet("a container has no command, so its image's own would run: keep the Deployment's")
+        words = [*container["command"], *(container.get("args") or ())]
+        expect(words, wanted.get("command"), "a container's command")
 
 
 @EXERCISE.check("a rank that fails is not restarted alone")
