@@ -1,7 +1,7 @@
 """The peer for losses of workers: torchft, replica groups of one rank each, and its Lighthouse.
 
 The package is installed into a folder of the run, beside this environment's torch. Heartbeats expire after a
-second. Its trainer is ``peers/torchft_digits.py``, which writes the events that ours writes.
+second. Its trainer is ``notebooks/scripts/digits_torchft.py``, which writes the events that ours writes.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ from bench.torchrun import free_port
 REQUIREMENT = "torchft==0.2.0"
 # Its other requirements: torch is that of this environment.
 OTHERS = ("opentelemetry-exporter-otlp-proto-http==1.45.2",)
-TRAINER = Path(__file__).parent / "peers" / "torchft_digits.py"
+TRAINER = Path(__file__).parent.parent / "notebooks" / "scripts" / "digits_torchft.py"
 HEARTBEAT_MS, READY_SECONDS = 1000, 30
 
 
@@ -71,11 +71,8 @@ class ReplicaGroups(Workers):
         for _ in range(count):
             number = len(self._processes) - 1
             words = [
-                torchrun,
-                "--nproc-per-node=1",
-                f"--master-port={free_port()}",
-                str(TRAINER),
-                str(number),
+                *("env", f"REPLICA_GROUP_ID={number}", torchrun, "--nproc-per-node=1"),
+                *(f"--master-port={free_port()}", str(TRAINER), "--steps=1000000", "--step-seconds=0.1"),
             ]
             self._start(words, f"node-{number}")
         return now

@@ -77,7 +77,7 @@ def _call(pod: Object) -> dict[str, str] | None:
         env = {item["name"]: str(item.get("value", "")) for item in container.get("env") or []}
         words = [*(container.get("command") or []), *(container.get("args") or [])]
         text = " ".join(words)
-        if not _TORCHRUN.search(text):
+        if not _TORCHRUN.search(text) or "TORCHFT_LIGHTHOUSE" in env:  # a world for each group of replicas
             continue
         options = {name[4:].lower(): value for name, value in env.items() if name.startswith("PET_")}
         for name, value in re.findall(r"--([\w-]{1,60})[= ]([^\s\"']{1,300})", text):

@@ -82,6 +82,8 @@ def never_met(facts: Facts) -> Iterator[Cause]:
     note = _note(facts, names.RANKS_ALONE)
     if facts.phase == "Failed" or note == names.EVALUATES or any(map(pods.is_replica_id, facts.logs)):
         return
+    if any(_variable(pod, "TORCHFT_LIGHTHOUSE") for pod in facts.pods):  # by which groups of replicas meet
+        return
     alone, together = dict[int | str, Line](), False
     starts = {rank: list(islice(lines, START_LINES)) for rank, lines in facts.logs.items()}
     for rank, lines in starts.items():
