@@ -1,6 +1,8 @@
 """A wrong argument is named with the one that was meant, and Shift-Tab shows all arguments."""
 
 import inspect
+import re
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -73,3 +75,17 @@ def test_what_passes_arguments_on_has_the_types_of_the_constructor():
     assert set(get_type_hints(LaunchArguments)) == names | {"nodes", "launcher"}
     for job in JOBS:
         assert names <= set(inspect.signature(job).parameters)
+
+
+CALL = re.compile(r"\bkit\.(\w+)\(([^()\n]*)\)")
+SOURCES = [path for ending in ("py", "toml") for path in Path(kit.__file__).parent.rglob(f"*.{ending}")]
+
+
+def test_calls_that_errors_and_causes_propose_name_arguments_that_there_are():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    calls = [(name, word) for name, words in CALL.findall(text) for word in re.findall(r"\b(\w+)=", words)]
+    assert ("build_image", "dockerfile") in calls
+    known = {function.__name__: inspect.signature(function).parameters for function in FUNCTIONS}
+    options = {"epochs"}  # of the program, in args=
+    for name, word in calls:
+        assert name not in known or name in OPEN or word in {*known[name], *options}, f"kit.{name}({word}=)"

@@ -267,7 +267,7 @@ def _all_wait(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     """Say that all wait, where none computes; a program that computes may well write nothing."""
     if all(state.cpu < COMPUTES / 2 for state in ranks):
         what = "all wait, and none computes: in a collective that not all call, or for data"
-        fix = "py-spy in the image shows where each is: kit.build_image(requirements=…)"
+        fix = "py-spy in the image shows where each is: a Dockerfile of yours, kit.build_image(dockerfile=…)"
         cause = _cause(ranks, facts, "AllWait", what, fix, POSSIBLE)
         yield replace(cause, who=f"{len(ranks)} ranks", rank=None)
 
