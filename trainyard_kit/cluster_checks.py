@@ -42,11 +42,12 @@ WITHOUT = {  # what does not work without these alone
     "pods/portforward": "cluster.port_forward does not work, which notebook 21 needs for its bucket",
     "events": "causes of failures are less exact",
 }
+METRICS = "metrics.k8s.io"  # an aggregated API, of a server of its own
 OPERATORS = {
     "kubeflow.org": ("PyTorchJob", "training-operator"),
     "trainer.kubeflow.org": ("TrainJob", "trainer"),
     "elastic.pytorch.org": ("ElasticJob", "elastic-job"),
-    "metrics.k8s.io": ("top and usage", "metrics-server"),
+    METRICS: ("top and usage", "metrics-server"),
 }
 PACKAGES = ("grpc", "boto3", "etcd", "tensorboard")  # of trainers, which PyTorch's own image lacks
 # What each run has: its object, pods, and mostly a Service and a ConfigMap.
@@ -284,9 +285,23 @@ def _operators(cluster: Cluster) -> Iterator[Row]:
     """operators: which are installed, by the APIs that are served."""
     groups = {group["name"] for group in cluster.kube.raw(group_path()).get("groups") or []}
     for group, (use, operator) in OPERATORS.items():
-        served = group in groups
-        fix = "" if served else f'for {use}: kit.install("{operator}"), by an administrator'
-        yield operator, OK if served else WARNING, "served" if served else "not installed", fix
+        if group not in groups:
+            fix = f'for {use}: kit.install("{operator}"), by an administrator'
+            yield operator, WARNING, "not installed", fix
+        elif group == METRICS and not _metrics_answer(cluster.kube):
+            fix = "for an administrator: kubectl -n kube-system get pods -l k8s-app=metrics-server"
+            yield operator, WARNING, f"registered, but does not answer: {use} wait for it", fix
+        else:
+            yield operator, OK, "served", ""
+
+
+def _metrics_answer(kube: Kube) -> bool:
+    """Whether the server behind an aggregated API answers; the group is listed while it does not."""
+    try:
+        kube.raw(f"{group_path(METRICS)}/v1beta1")
+    except Rejected as error:
+        return error.status not in (404, 503)
+    return True
 
 
 CHECKS = (_rights, _security, _quotas, _limits, _storage, _network, _nodes, _images, _operators)

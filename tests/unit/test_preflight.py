@@ -1,10 +1,13 @@
 """How checks run before anything is paid for, and what they come to."""
 
+from types import SimpleNamespace
+
 import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.errors import KitError, PreflightFailed
+from kitlib.errors import KitError, PreflightFailed, Rejected
+from trainyard_kit import cluster_checks
 from trainyard_kit.cli.main import main
 from trainyard_kit.clouds.checks import Level, Probe, failed, ok, run, warn
 
@@ -58,3 +61,14 @@ def test_a_provider_that_costs_nothing_has_nothing_to_check_and_doctor_says_so()
     assert result.exit_code == 0 and "costs nothing" in result.output
     wrong = CliRunner().invoke(main, ["doctor", "--provider", "azure"])
     assert wrong.exit_code == 1 and "there is no provider 'azure'" in wrong.output
+
+
+@pytest.mark.parametrize(("status", "level"), [(503, "warn"), (404, "warn"), (403, "ok"), (0, "ok")])
+def test_a_metrics_server_that_is_registered_and_does_not_answer_is_not_served(status, level):
+    def raw(path):
+        if path != "/apis" and status:
+            raise Rejected("currently unable to handle the request", about=path, fix="-", status=status)
+        return {"groups": [{"name": cluster_checks.METRICS}]}
+
+    rows = {row[0]: row for row in cluster_checks._operators(SimpleNamespace(kube=SimpleNamespace(raw=raw)))}
+    assert rows["metrics-server"][1] == level and rows["trainer"][1] == "warn"
