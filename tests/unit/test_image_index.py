@@ -20,12 +20,20 @@ def registry():
             "both:1", oci_images.index({f"linux/{kind}": images[kind] for kind in ("amd64", "arm64")})
         )
         registry.add("plain:1", images["s390x"])
+        other = {"windows/amd64": images["amd64"], "unknown/unknown": images["s390x"]}
+        registry.add("windows:1", oci_images.index(other))
         yield registry
 
 
 @pytest.mark.parametrize(
     ("image", "expected"),
-    [("both:1", {"amd64", "arm64"}), ("plain:1", {"s390x"}), ("missing:1", set()), ("both:2", set())],
+    [
+        ("both:1", {"amd64", "arm64"}),
+        ("plain:1", {"s390x"}),
+        ("windows:1", {"windows/amd64"}),
+        ("missing:1", set()),
+        ("both:2", set()),
+    ],
 )
 def test_an_images_architectures_are_read_from_its_index_or_its_configuration(registry, image, expected):
     assert architectures(f"{registry.address}/{image}") == expected

@@ -137,11 +137,17 @@ def architectures(image: str, *, credentials: str = "") -> frozenset[str]:
             token = _token(error.headers.get("WWW-Authenticate", ""), credentials)
             content = _get(f"{place}/manifests/{version}", token)
         if "manifests" not in content:
-            return frozenset({_get(f"{place}/blobs/{content['config']['digest']}", token)["architecture"]})
-        platforms = (item.get("platform") or {} for item in content["manifests"])
-        return frozenset(item["architecture"] for item in platforms if item.get("os") == "linux")
+            return _of_linux([_get(f"{place}/blobs/{content['config']['digest']}", token)])
+        return _of_linux([item.get("platform") or {} for item in content["manifests"]])
     except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
         return frozenset()
+
+
+def _of_linux(platforms: Sequence[Object]) -> frozenset[str]:
+    """List the architectures of Linux, or of an image without any, its systems: ``windows/amd64``."""
+    known = [item for item in platforms if item.get("os", "linux") != "unknown" and "architecture" in item]
+    linux = frozenset(item["architecture"] for item in known if item.get("os", "linux") == "linux")
+    return linux or frozenset(f"{item['os']}/{item['architecture']}" for item in known)
 
 
 def split(image: str) -> tuple[str, str, str]:
