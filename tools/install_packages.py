@@ -4,7 +4,7 @@ uv does it, which unpacks while it downloads, and keeps what it fetched for the 
 servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build of torch is enough, 0.2 GB in
 place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu`` decides without a look.
 
-    .venv/bin/python tools/install_packages.py --extras clouds,workshop,elastic,tensorboard,lab,dev
+    .venv/bin/python tools/install_packages.py --extras clouds,workshop,lab,dev
 
 ``--newest`` installs the newest releases within the ranges of pyproject.toml, for ``tools/dev.py newest``.
 """

@@ -42,6 +42,7 @@ API_VERSIONS = {
     "DaemonSet": "apps/v1",
     "ReplicaSet": "apps/v1",
     "StatefulSet": "apps/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
     "APIService": "apiregistration.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",

@@ -4,12 +4,10 @@
 # ///
 """Fine-tune a causal language model with Transformers' Trainer: all of its weights, or LoRA's.
 
-It knows nothing of Kubernetes.
-
     python finetune.py --text code.txt --output base                                # a small new model
     torchrun --nproc-per-node 4 finetune.py --model base --text mine.txt --rank 8 --output mine
 
-``--model`` is a folder, or a name at the Hugging Face Hub.
+It knows nothing of Kubernetes. ``--model`` is a folder, or a name at the Hugging Face Hub.
 """
 
 import argparse
@@ -39,11 +37,13 @@ def parse_options(argv=None):
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=4, help="sequences of a step, of one process")
     parser.add_argument("--context", type=int, default=128)
+    first = "call evaluate() before train(): then Trainer does not use DDP, and each rank trains alone"
+    parser.add_argument("--evaluate-first", action="store_true", help=first)
     return parser.parse_args(argv)
 
 
 def load(name):
-    """Load a model and its tokenizer; without a name, make a Llama of 0.9 million weights for bytes."""
+    """Load a model and its tokenizer; without a name, make a small Llama whose tokens are bytes."""
     if name:
         return AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     tokenizer = ByT5Tokenizer()
@@ -66,7 +66,7 @@ def bytes_sent():
 
 
 class Traffic(TrainerCallback):
-    """Print what a step sends: the mean of all steps but the first, which also shares the weights."""
+    """Print what a step sends over the network: the mean of all but the first, which also shares weights."""
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 1:
@@ -94,6 +94,7 @@ def main():
         per_device_train_batch_size=options.batch_size,
         per_device_eval_batch_size=16,
         logging_steps=5,
+        eval_on_start=True,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
@@ -101,7 +102,8 @@ def main():
         use_cpu=not torch.cuda.is_available(),
     )
     trainer = Trainer(model, settings, train_dataset=training, eval_dataset=evaluation, callbacks=[Traffic()])
-    trainer.evaluate()
+    if options.evaluate_first:
+        trainer.evaluate()
     trainer.train()
     trainer.evaluate()
     trainer.save_model(options.output)

@@ -38,6 +38,8 @@ EXERCISES = {
     "17": "device_claim",
     "17-fits": "formulas.partitions",
     "18": "formulas.bubble",
+    "19": "autoscaler",
+    "19-lora": "formulas.lora",
 }
 __all__ = ["check"]
 

@@ -25,6 +25,7 @@ from kitlib.runs.status import find_main
 
 # What notebooks create with kubectl, by the first part of "pod/hello", in the order of deletion.
 BY_KUBECTL = {
+    "horizontalpodautoscaler": "HorizontalPodAutoscaler",
     "deployment": "Deployment",
     "job": "Job",
     "pod": "Pod",

@@ -1,8 +1,9 @@
-"""05, 06, 14, 15, 17, 18: predictions by a formula, compared with its cases in `formulas.toml`.
+"""05, 06, 14, 15, 17 to 19: predictions by a formula, compared with its cases in `formulas.toml`.
 
 Sources: computing a batch in parts: Amdahl, 1967. A ring all-reduce: Patarasuk and Yuan, 2009. Bytes of a
 parameter: Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs of a parameter and token: Kaplan et al., 2020,
 section 2.1. The bubble: Huang et al., GPipe, 2019, section 2.2. Slices of a GPU: NVIDIA's guide to MIG.
+Low-rank matrices: Hu et al., LoRA, 2021, section 4.1.
 """
 
 import copy
@@ -26,6 +27,12 @@ def bubble(stages: int, micro_batches: int) -> float:
 def epoch(images: int, batch_size: int, workers: int, ms_per_image: float) -> list[float]:
     """Count the steps of an epoch in which each worker has a whole batch, and compute its seconds."""
     return [math.ceil(images / (batch_size * workers)), images / workers * ms_per_image / 1000]
+
+
+def lora(matrices: list[list[int]], rank: int, ranks: int) -> list[float]:
+    """Count the weights of LoRA's matrices, and the bytes of fp32 gradients that a rank sends by a ring."""
+    weights = sum(rank * sum(sides) for sides in matrices)
+    return [weights, 2 * (ranks - 1) / ranks * 4 * weights]
 
 
 def partitions(taken: list[list[int]], wanted: list[int]) -> float:
@@ -101,5 +108,5 @@ def _draw(values: list[Any]) -> Any:
     return random.randint(*values) if between else random.choice(values)
 
 
-FORMULAS = (bubble, epoch, partitions, rank_memory, step_formula, strong_scaling)
+FORMULAS = (bubble, epoch, lora, partitions, rank_memory, step_formula, strong_scaling)
 globals().update({f"{formula.__name__}_exercise": build(formula.__name__, formula) for formula in FORMULAS})

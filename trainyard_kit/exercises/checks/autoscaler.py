@@ -1,0 +1,98 @@
+"""19: an autoscaler of the served model, by half of the CPU that its pods request. A dry run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kitlib.clusters import Cluster
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import parse_quantity
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, field, mapping
+from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, expect
+
+NAME, CONTAINER, REQUEST = "my-model", "server", 0.2  # of manifests/serving/deployment.yaml
+PERCENT, LEAST, MOST = 50, 1, 3
+KIND = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": NAME, "labels": {"trainyard/notebook": "19"}}}
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
+SPEC = {"scaleTargetRef": TARGET, "maxReplicas": "TODO", "metrics": ["TODO"]}
+EXERCISE = Exercise("autoscaler", "cluster", stub={"apiVersion": "autoscaling/v2", **KIND, "spec": SPEC})
+
+
+@EXERCISE.check("it is a HorizontalPodAutoscaler", essential=True)
+def kind(autoscaler: Object, cluster: Cluster) -> None:
+    version = autoscaler.get("apiVersion") if isinstance(autoscaler, dict) else None
+    known = version if version == "autoscaling/v1" else "autoscaling/v2"  # the older one has CPU alone
+    check_kind(autoscaler, kind="HorizontalPodAutoscaler", version=known)
+
+
+@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
+def accepted(autoscaler: Object, cluster: Cluster) -> None:
+    dry_run(cluster, autoscaler)
+
+
+@EXERCISE.check("it scales the Deployment")
+def target(autoscaler: Object, cluster: Cluster) -> None:
+    reference = mapping(autoscaler, "spec.scaleTargetRef")
+    for name, value in TARGET.items():
+        expect(reference.get(name), value, f"spec.scaleTargetRef.{name}")
+
+
+@EXERCISE.check("from one pod to three")
+def bounds(autoscaler: Object, cluster: Cluster) -> None:
+    spec = mapping(autoscaler, "spec")
+    least = spec.get("minReplicas")
+    expect(LEAST if least is None else least, LEAST, "spec.minReplicas")
+    expect(spec.get("maxReplicas"), MOST, "spec.maxReplicas")
+
+
+@EXERCISE.check("by half of the CPU that its pods request")
+def metric(autoscaler: Object, cluster: Cluster) -> None:
+    spec = mapping(autoscaler, "spec")
+    if autoscaler["apiVersion"] == "autoscaling/v1":
+        percent = spec.get("targetCPUUtilizationPercentage")
+        expect(percent, PERCENT, "spec.targetCPUUtilizationPercentage")
+        return
+    metrics = spec.get("metrics") or []
+    if len(metrics) != 1:
+        raise NotYet(
+            f"spec.metrics has {len(metrics)} entries, and should have one, of CPU: the largest decides"
+        )
+    kind = metrics[0]["type"]
+    source = {"Resource": "resource", "ContainerResource": "containerResource"}.get(kind)
+    if source is None:
+        raise NotYet(f"spec.metrics.0.type is {kind!r}: CPU is a metric of type Resource")
+    resource = mapping(autoscaler, f"spec.metrics.0.{source}")
+    expect(resource.get("name"), "cpu", f"spec.metrics.0.{source}.name")
+    if source == "containerResource":
+        expect(resource.get("container"), CONTAINER, f"spec.metrics.0.{source}.container")
+    _check_level(mapping(resource, "target"))
+
+
+def _check_level(level: Mapping[str, Any]) -> None:
+    """Check that the level is half of what a pod requests, in per cent or in cores."""
+    if level.get("type") == "Utilization":
+        expect(level.get("averageUtilization"), PERCENT, "averageUtilization (per cent of the request)")
+        return
+    value = level.get("averageValue")
+    if level.get("type") != "AverageValue" or value is None:
+        kind = describe(level.get("type"))
+        raise NotYet(f"target.type is {kind}, and should be 'Utilization', with averageUtilization")
+    try:
+        cores = parse_quantity(value)
+    except ValueError as error:
+        raise NotYet(f"averageValue is {describe(value)}: {error}") from error
+    if abs(cores - PERCENT / 100 * REQUEST) > 1e-6:
+        raise NotYet(f"averageValue is {value!r}: half of the {REQUEST * 1000:g}m that a pod requests")
+
+
+@EXERCISE.check("it may add pods, and remove them")
+def behaviour(autoscaler: Object, cluster: Cluster) -> None:
+    rules = mapping(autoscaler, "spec").get("behavior") or {}
+    for direction in ("scaleUp", "scaleDown"):
+        if (rules.get(direction) or {}).get("selectPolicy") == "Disabled":
+            raise NotYet(f"behavior.{direction}.selectPolicy is 'Disabled': take it out")
+
+
+@EXERCISE.check("the notebook's last cell finds it")
+def labelled(autoscaler: Object, cluster: Cluster) -> None:
+    field(autoscaler, "metadata.labels")
+    check_label(autoscaler, "19")
