@@ -23,6 +23,7 @@ import os
 import sys
 import sysconfig
 import time
+from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint as recomputed
@@ -55,8 +57,10 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
         add(f"--{name}", type=int, default=value)
     add("--batch-size", type=int, default=32, help="sequences of a step, over all ranks and micro-batches")
     add("--lr", type=float, default=0.003)
+    add("--clip", type=float, default=1.0, help="a gradient whose norm is larger is shortened to this one")
     add("--sample", type=int, default=0, help="bytes to write before and after the training")
     add("--checkpoint-dir", type=Path, help="where to save at the end, and what to resume from")
+    add("--save-every", type=int, default=0, help="save each so many steps, too, while training goes on")
     add("--stop-after", type=int, help="save and end after this step, as if the time were over")
     step_recorder.add_flags(parser)
     return parser.parse_args(argv)
@@ -161,21 +165,42 @@ def write_sample(model: nn.Module, settings: argparse.Namespace, device: torch.d
     return bytes(tokens).decode("ascii").strip("\n")
 
 
-def save(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Namespace, step: int) -> None:
-    """Save this rank's part of the state; ``step`` is the next one to take."""
+def save(
+    network: GPT,
+    optimizer: torch.optim.Optimizer,
+    settings: argparse.Namespace,
+    step: int,
+    group: dist.ProcessGroup | None = None,
+) -> Future[Any] | None:
+    """Save this rank's part of the state; ``step`` is the next one to take.
+
+    With a group of its own a thread writes a copy of the state while training goes on; returns its future.
+    """
+    began = time.perf_counter()
     model, state = get_state_dict(network, optimizer)
     content = {"model": model, "optimizer": state, "step": step}
-    checkpoint.save(content, checkpoint_id=settings.checkpoint_dir)  # .metadata is written last
-    emit("checkpoint", step=step)
+    folder, saving = settings.checkpoint_dir / f"step-{step}", None  # .metadata is written last
+    if group:
+        saving = checkpoint.async_save(content, checkpoint_id=folder, process_group=group)
+    else:
+        checkpoint.save(content, checkpoint_id=folder)
+    emit("checkpoint", step=step, background=bool(group), stopped_s=round(time.perf_counter() - began, 4))
+    return saving
+
+
+def newest(folder: Path | None) -> Path | None:
+    """Find the last checkpoint that is complete."""
+    complete = [path.parent for path in folder.glob("step-*/.metadata")] if folder else []
+    return max(complete, key=lambda path: int(path.name.partition("-")[2]), default=None)
 
 
 def resume(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Namespace) -> int:
     """Load this rank's part of the checkpoint, whichever ranks saved it; return the step to go on with."""
-    if not settings.checkpoint_dir or not (settings.checkpoint_dir / ".metadata").exists():
+    if (folder := newest(settings.checkpoint_dir)) is None:
         return 0
     model, state = get_state_dict(network, optimizer)
     content: dict[str, Any] = {"model": model, "optimizer": state, "step": 0}
-    checkpoint.load(content, checkpoint_id=settings.checkpoint_dir)
+    checkpoint.load(content, checkpoint_id=folder)
     set_state_dict(network, optimizer, model_state_dict=model, optim_state_dict=state)
     emit("resume", step=content["step"])
     return content["step"]
@@ -212,6 +237,12 @@ def backward(model: nn.Module, part: torch.Tensor, settings: argparse.Namespace,
     return loss.item()
 
 
+def clip(model: nn.Module, most: float) -> float:
+    """Shorten the gradient to a norm, of all weights: what FSDP's ranks hold of it is added up."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), most)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
 def train(
     model: nn.Module,
     network: GPT,
@@ -225,27 +256,40 @@ def train(
     """Take the steps that are left."""
     begin, end = resume(network, optimizer, settings), settings.stop_after or settings.steps
     found: dict[str, int] = {}
+    group = (
+        dist.new_group(backend="gloo") if settings.save_every else None
+    )  # beside the gradients' collectives
+    saving: Future[Any] | None = None
     for step in range(begin, end):
         with step_recorder.reading(settings):
             batch = read_batch(text, step, settings).to(device)
-        for group in optimizer.param_groups:  # linear warm-up, then half a cosine
+        for parameters in optimizer.param_groups:  # linear warm-up, then half a cosine
             cosine = 0.55 + 0.45 * math.cos(math.pi * step / settings.steps)
-            group["lr"] = settings.lr * min((step + 1) / 10, cosine)
+            parameters["lr"] = settings.lr * min((step + 1) / 10, cosine)
         step_recorder.compute_longer(settings, dist.get_rank())
         parts, loss = batch.chunk(settings.accumulate), 0.0
         for number, part in enumerate(parts):
             with nullcontext() if found else step_recorder.count_activations(network, found):
                 loss += backward(model, part, settings, last=number == len(parts) - 1) / len(parts)
+        norm = clip(model, settings.clip)
         optimizer.step()
         if step == begin:
             emit("memory", **step_recorder.memory_of(network, optimizer), **found)
-            emit("step", step=step, loss=round(loss, 4))  # it also allocates, so its time says nothing
+            emit(
+                "step", step=step, loss=round(loss, 4), norm=round(norm, 4)
+            )  # it also allocates, so its time says nothing
             began = time.perf_counter()
         elif step % settings.log_every == 0 or step == end - 1:
             rate = (step - begin) * batch[:, 1:].numel() / (time.perf_counter() - began)
-            emit("step", step=step, loss=round(loss, 4), tokens_per_s=round(rate, 1))
+            emit("step", step=step, loss=round(loss, 4), norm=round(norm, 4), tokens_per_s=round(rate, 1))
         optimizer.zero_grad()
         tracer.step()
+        if group and (step + 1) % settings.save_every == 0 and step + 1 < end:
+            if saving:
+                saving.result()
+            saving = save(network, optimizer, settings, step + 1, group)
+    if saving:
+        saving.result()
     if settings.checkpoint_dir:
         save(network, optimizer, settings, end)
 

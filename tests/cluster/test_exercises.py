@@ -12,6 +12,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.k8s.priority import ensure_priority_class
+from trainyard_kit.exercises.checks import autoscaler
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.cluster
@@ -266,6 +267,71 @@ def test_a_request_for_a_device_is_judged_by_what_the_scheduler_gives_it(conditi
         checklist
     )
     assert gpus.kubectl("get pods,resourceclaims -o name") == ""
+
+
+HALF = {"type": "Utilization", "averageUtilization": 50}
+OF_CPU = {"name": "cpu", "target": HALF}
+PER_POD = {"type": "AverageValue", "averageValue": "100m"}
+SCALED = {"minReplicas": 1, "maxReplicas": 3, "metrics": [{"type": "Resource", "resource": OF_CPU}]}
+MEMORY = {"type": "Resource", "resource": {"name": "memory", "target": HALF}}
+
+
+def of_cpu(**target):
+    return {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"minReplicas": None}, ""),
+        (of_cpu(**PER_POD), ""),
+        (of_cpu(**PER_POD | {"averageValue": 0.1}), ""),
+        (
+            {
+                "metrics": [
+                    {"type": "ContainerResource", "containerResource": {"container": "server"} | OF_CPU}
+                ]
+            },
+            "",
+        ),
+        ({"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}, ""),
+        (
+            {"metrics": [{"type": "ContainerResource", "containerResource": {"container": "main"} | OF_CPU}]},
+            "main",
+        ),
+        (of_cpu(type="Utilization", averageUtilization=0.5), "averageUtilization is a number, and should be"),
+        (
+            of_cpu(type="Utilization", averageUtilization=5),
+            "averageUtilization (per cent of the request) is 5",
+        ),
+        (of_cpu(**PER_POD | {"averageValue": "50m"}), "half of the 200m"),
+        (of_cpu(type="Value", value="100m"), "target.type is 'Value'"),
+        ({"metrics": [*SCALED["metrics"], MEMORY]}, "the largest decides"),
+        ({"metrics": [MEMORY]}, "resource.name is 'memory'"),
+        ({"metrics": []}, "has 0 entries"),
+        ({"minReplicas": 2}, "spec.minReplicas is 2"),
+        ({"minReplicas": 0}, "the API server rejects it"),
+        ({"maxReplicas": 4}, "spec.maxReplicas is 4"),
+        ({"maxReplicas": "3"}, "maxReplicas is text, and should be a whole number"),
+        ({"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}, "take it out"),
+        ({"scaleTargetRef": autoscaler.TARGET | {"kind": "StatefulSet"}}, "scaleTargetRef.kind"),
+        ({"scaleTargetRef": {"kind": "Deployment", "name": "my-model"}}, "scaleTargetRef.apiVersion"),
+    ],
+)
+def test_an_autoscaler_is_judged_by_what_it_scales_and_by_what(change, words, local_cluster):
+    spec = {"scaleTargetRef": autoscaler.TARGET} | SCALED | change
+    written = {"apiVersion": "autoscaling/v2", **autoscaler.KIND, "spec": spec}
+    checklist = kit.check("19", autoscaler=written, cluster=local_cluster)
+    advice = " ".join(row.advice for row in checklist)
+    assert bool(checklist) is not bool(words) and words in advice, checklist
+
+
+@pytest.mark.parametrize("percent", [50, 80, None])
+def test_an_autoscaler_may_be_of_the_older_version_which_has_cpu_alone(percent, local_cluster):
+    spec = {"scaleTargetRef": autoscaler.TARGET, "maxReplicas": 3, "targetCPUUtilizationPercentage": percent}
+    written = {"apiVersion": "autoscaling/v1", **autoscaler.KIND, "spec": spec}
+    assert bool(kit.check("19", autoscaler=written, cluster=local_cluster)) is (percent == 50)
 
 
 def test_the_notebook_of_gpus_ends_politely_where_nodes_publish_none(local_cluster, monkeypatch, capsys):

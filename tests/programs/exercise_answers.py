@@ -59,6 +59,11 @@ FORMULA = """
         sent = 2 * (ranks - 1) / ranks * 4 * parameters
         return 6 * parameters * tokens / (tflops * 1e12), sent / (gbit * 1e9 / 8)
 """
+LORA = """
+    def predict(matrices, rank, ranks):
+        weights = sum(rank * (d_in + d_out) for d_in, d_out in matrices)
+        return weights, 2 * (ranks - 1) / ranks * 4 * weights
+"""
 FITS = """
     def fits(taken, wanted):
         compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)

@@ -20,6 +20,7 @@ from .exercise_answers import (
     EXPOSED,
     FITS,
     FORMULA,
+    LORA,
     OPTIMIZER,
     RESUME,
     RESUME_BY_STATEFUL,
@@ -97,6 +98,7 @@ SOLUTIONS = {
     "15-step": FORMULA,
     "17-fits": FITS,
     "18": BUBBLE,
+    "19-lora": LORA,
 }
 WRONG = tomllib.loads((ROOT / "tests/programs/wrong_answers.toml").read_text())["rows"]
 

@@ -25,6 +25,13 @@ def losses(events):
     return {step: sum(values) / len(values) for step, values in by_step.items()}
 
 
+def norms(events):
+    """Return the gradient's norm in each step, which all ranks must agree on."""
+    by_step = {event["step"]: event["norm"] for event in of_kind(events, "step")}
+    assert all(event["norm"] == by_step[event["step"]] for event in of_kind(events, "step"))
+    return by_step
+
+
 @pytest.fixture(scope="module")
 def single():
     """Six steps of one process, with a sample."""
@@ -52,14 +59,20 @@ def test_a_sample_is_written_before_and_after_and_the_loss_falls(single):
     ids=" ".join,
 )
 def test_each_way_to_train_on_two_ranks_has_the_losses_of_one_process(flags, single):
-    assert losses(train(2, *flags)) == pytest.approx(losses(single), abs=2e-3)
+    events = train(2, *flags)
+    assert losses(events) == pytest.approx(losses(single), abs=2e-3)
+    assert norms(events) == pytest.approx(norms(single), rel=1e-2)  # also of parts
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_two_ranks_have_saved_is_resumed_by_one_and_each_held_a_half(single, tmp_path):
     flags = ["--parallel=fsdp", f"--checkpoint-dir={tmp_path / 'checkpoint'}"]
-    before = train(2, *flags, "--stop-after=3")
+    before = train(2, *flags, "--stop-after=3", "--save-every=2")
+    saves = of_kind(before, "checkpoint")
+    assert sorted({(event["step"], event["background"]) for event in saves}) == [(2, True), (3, False)]
+    assert (tmp_path / "checkpoint" / "step-2" / ".metadata").exists()
+    (tmp_path / "checkpoint" / "step-4").mkdir()  # begun, and never complete
     after = train(1, *flags)
     assert [event["step"] for event in of_kind(after, "resume")] == [3]
     losses_by_step = losses(before) | losses(after)
