@@ -256,9 +256,7 @@ def train(
     """Take the steps that are left."""
     begin, end = resume(network, optimizer, settings), settings.stop_after or settings.steps
     found: dict[str, int] = {}
-    group = (
-        dist.new_group(backend="gloo") if settings.save_every else None
-    )  # beside the gradients' collectives
+    group = dist.new_group(backend="gloo") if settings.save_every else None  # not the gradients' own
     saving: Future[Any] | None = None
     for step in range(begin, end):
         with step_recorder.reading(settings):
@@ -275,9 +273,7 @@ def train(
         optimizer.step()
         if step == begin:
             emit("memory", **step_recorder.memory_of(network, optimizer), **found)
-            emit(
-                "step", step=step, loss=round(loss, 4), norm=round(norm, 4)
-            )  # it also allocates, so its time says nothing
+            emit("step", step=step, loss=round(loss, 4), norm=round(norm, 4))  # no rate: it also allocates
             began = time.perf_counter()
         elif step % settings.log_every == 0 or step == end - 1:
             rate = (step - begin) * batch[:, 1:].numel() / (time.perf_counter() - began)

@@ -280,6 +280,10 @@ def of_cpu(**target):
     return {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]}
 
 
+def of_container(name):
+    return {"metrics": [{"type": "ContainerResource", "containerResource": {"container": name} | OF_CPU}]}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -287,26 +291,13 @@ def of_cpu(**target):
         ({"minReplicas": None}, ""),
         (of_cpu(**PER_POD), ""),
         (of_cpu(**PER_POD | {"averageValue": 0.1}), ""),
-        (
-            {
-                "metrics": [
-                    {"type": "ContainerResource", "containerResource": {"container": "server"} | OF_CPU}
-                ]
-            },
-            "",
-        ),
+        (of_container("server"), ""),
         ({"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}, ""),
-        (
-            {"metrics": [{"type": "ContainerResource", "containerResource": {"container": "main"} | OF_CPU}]},
-            "main",
-        ),
+        (of_container("main"), "container is 'main'"),
         (of_cpu(type="Utilization", averageUtilization=0.5), "averageUtilization is a number, and should be"),
-        (
-            of_cpu(type="Utilization", averageUtilization=5),
-            "averageUtilization (per cent of the request) is 5",
-        ),
+        (of_cpu(type="Utilization", averageUtilization=5), "(per cent of the request) is 5"),
         (of_cpu(**PER_POD | {"averageValue": "50m"}), "half of the 200m"),
-        (of_cpu(type="Value", value="100m"), "target.type is 'Value'"),
+        (of_cpu(type="Value", value="100m"), "the API server rejects it"),
         ({"metrics": [*SCALED["metrics"], MEMORY]}, "the largest decides"),
         ({"metrics": [MEMORY]}, "resource.name is 'memory'"),
         ({"metrics": []}, "has 0 entries"),

@@ -1,5 +1,7 @@
 """Exercise 16: how five runs failed, and on which rank; each wrong answer says where to look."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import kitlib as kit
@@ -43,10 +45,25 @@ def test_the_wrong_rank_of_the_right_failure_gets_a_hint(seed):
     [
         ({}, "no answer yet"),
         ({"a": ("", None)}, "no answer yet"),
-        (5, "no answer yet"),
+        (5, "answers is a int, and should be a dict"),
+        (pd.Series({"a": ("loader", 3)}), "answers is a Series"),
+        ({"A": ("loader", 3)}, "answers has A"),
         ({"a": "memory"}, "should be a failure and a rank"),
+        ({"a": None}, "should be a failure and a rank"),
+        ({"a": ("loader", "3")}, "its rank is '3', and should be a number from 0 to 3"),
+        ({"a": ("loader", 4)}, "its rank is 4"),
+        ({"a": ("loader", -1)}, "its rank is -1"),
+        ({"a": ("loader", True)}, "its rank is True"),
+        ({"a": (3, "loader")}, "3 is none of deadlock"),
         ({"a": ("out of memory", 1)}, "is none of deadlock, loader, memory, nan, straggler"),
     ],
 )
 def test_what_is_no_answer_says_how_one_looks(answers, words):
     assert words in advice(answers)["a"]
+
+
+def test_a_name_may_be_written_as_the_error_writes_it_and_a_rank_be_of_numpy():
+    answers = {
+        case: [f" {failure.title()} ", np.int64(rank)] for case, (failure, rank) in causes.plan(1, 4).items()
+    }
+    assert kit.check("16", answers=answers, seed=1, nodes=4)

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import addresses
+import day_sheet
 import dev
 import pytest
 import yaml
@@ -111,6 +112,10 @@ def test_every_command_line_in_the_guide_can_be_parsed(line):
 def test_every_notebook_is_in_the_guide():
     for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
         assert re.search(rf"^\| {path.name[:2]} \|", GUIDE, re.MULTILINE), f"what to say at {path.stem}"
+
+
+def test_the_page_for_the_day_has_the_minutes_that_the_notebooks_state():
+    assert day_sheet.PAGE.read_text(encoding="utf-8") == day_sheet.render(), "run tools/day_sheet.py"
 
 
 def test_every_link_in_the_guide_leads_somewhere():

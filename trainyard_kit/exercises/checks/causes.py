@@ -1,6 +1,7 @@
 """16: how five runs failed, and on which rank; `trainers/failing.py` chooses both by the seed."""
 
 import random
+from numbers import Integral
 
 from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe
 
@@ -34,14 +35,21 @@ def plan(seed: int, ranks: int) -> dict[str, tuple[str, int]]:
 
 def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
     """Compare an answer with what the program did."""
-    answer = answers.get(case) if isinstance(answers, dict) else None
-    if answer in (None, ("", None)):
-        raise NotYet(f'no answer yet: answers["{case}"] = ("memory", 2)')
+    if not isinstance(answers, dict):
+        raise NotYet(f"answers is a {type(answers).__name__}, and should be a dict of the cases, as it was")
+    if case not in answers:
+        names = ", ".join(map(str, answers)) or "nothing"
+        raise NotYet(f'no answer yet: answers["{case}"] = ("memory", 2); answers has {names}')
+    answer = answers[case]
     if not isinstance(answer, tuple | list) or len(answer) != 2:
         raise NotYet(f'it is {describe(answer)}, and should be a failure and a rank: ("memory", 2)')
-    (failure, rank), (expected, culprit) = answer, plan(seed, ranks)[case]
-    if failure not in FAILURES:
-        raise NotYet(f"{failure!r} is none of {', '.join(FAILURES)}")
+    if answer[0] == "":
+        raise NotYet(f'no answer yet: answers["{case}"] = ("memory", 2)')
+    (written, rank), (expected, culprit) = answer, plan(seed, ranks)[case]
+    if (failure := str(written).strip().lower()) not in FAILURES:
+        raise NotYet(f"{written!r} is none of {', '.join(FAILURES)}")
+    if isinstance(rank, bool) or not isinstance(rank, Integral) or not 0 <= rank < ranks:
+        raise NotYet(f"its rank is {describe(rank)}, and should be a number from 0 to {ranks - 1}")
     if failure != expected:
         raise NotYet(f"no {failure}: {AGAINST[failure]}")
     if rank != culprit:
@@ -51,7 +59,7 @@ def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
 @EXERCISE.check("an answer at least", essential=True)
 def _some(answers: object, seed: int, nodes: int) -> None:
     del seed, nodes
-    if answers == dict.fromkeys(CASES, ("", None)):
+    if isinstance(answers, dict) and answers == dict.fromkeys(CASES, ("", None)):
         raise NotYet(UNTOUCHED)
 
 

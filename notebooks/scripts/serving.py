@@ -2,6 +2,7 @@
 
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -35,11 +36,14 @@ def start_load(cluster: Any, rate: float, seconds: float = 60) -> None:
     cluster.kube.apply(job)
 
 
-def ask(address: str, prompt: str, tokens: int = 32) -> Objects:
-    """Send one request to the model; return its answer."""
+def ask(address: str, prompt: str, tokens: object = 32) -> Objects:
+    """Send one request to the model; return its answer, or what it says against the request."""
     body = json.dumps({"prompt": prompt, "tokens": tokens}).encode()
-    with urllib.request.urlopen(f"http://{address}/generate", body, timeout=60) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(f"http://{address}/generate", body, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        return {"status": error.code} | json.load(error)
 
 
 def replicas(deployment: Objects) -> tuple[int, int]:
@@ -52,7 +56,7 @@ def ready(count: int) -> Callable[[pd.DataFrame], bool]:
     return lambda table: tuple(table.iloc[-1][["requested", "ready"]]) == (count, count)
 
 
-def follow(cluster: Any, until: Callable[[pd.DataFrame], bool], timeout: float = 180) -> pd.DataFrame:
+def follow(cluster: Any, until: Callable[[pd.DataFrame], bool], timeout: float = 300) -> pd.DataFrame:
     """Record the Deployment and its autoscaler at each change, until a condition of the record holds.
 
     Returns:
