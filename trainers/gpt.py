@@ -179,7 +179,8 @@ def save(
     began = time.perf_counter()
     model, state = get_state_dict(network, optimizer)
     content = {"model": model, "optimizer": state, "step": step}
-    folder, saving = settings.checkpoint_dir / f"step-{step}", None  # .metadata is written last
+    folder = settings.checkpoint_dir / f"step-{step}"  # .metadata is written last
+    saving: Any = None
     if group:
         saving = checkpoint.async_save(content, checkpoint_id=folder, process_group=group)
     else:
@@ -256,7 +257,7 @@ def train(
     """Take the steps that are left."""
     begin, end = resume(network, optimizer, settings), settings.stop_after or settings.steps
     found: dict[str, int] = {}
-    group = dist.new_group(backend="gloo") if settings.save_every else None  # not the gradients' own
+    group: Any = dist.new_group(backend="gloo") if settings.save_every else None  # not the gradients' own
     saving: Future[Any] | None = None
     for step in range(begin, end):
         with step_recorder.reading(settings):

@@ -35,9 +35,9 @@ ROWS = [pytest.param(row, id=f"{title}: {row[0]}") for title, rows in tables.tab
 
 @cache
 def code_cells(notebook):
-    """Return by id the source of each code cell."""
+    """Return by id the source of each code cell, and of each that has commands to be typed."""
     cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
-    return {cell.id: cell.source for cell in cells if cell.cell_type == "code"}
+    return {cell.id: cell.source for cell in cells if cell.cell_type == "code" or "```bash" in cell.source}
 
 
 @cache

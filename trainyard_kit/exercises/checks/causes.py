@@ -48,7 +48,7 @@ def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
     (written, rank), (expected, culprit) = answer, plan(seed, ranks)[case]
     if (failure := str(written).strip().lower()) not in FAILURES:
         raise NotYet(f"{written!r} is none of {', '.join(FAILURES)}")
-    if isinstance(rank, bool) or not isinstance(rank, Integral) or not 0 <= rank < ranks:
+    if isinstance(rank, bool) or not isinstance(rank, Integral) or not 0 <= int(rank) < ranks:
         raise NotYet(f"its rank is {describe(rank)}, and should be a number from 0 to {ranks - 1}")
     if failure != expected:
         raise NotYet(f"no {failure}: {AGAINST[failure]}")
