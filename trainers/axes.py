@@ -50,7 +50,7 @@ class Block(nn.Module):
         return result
 
 
-class Traffic(TorchDispatchMode):
+class TrafficCounter(TorchDispatchMode):
     """Count the bytes that collectives and sends of this rank are given: gradients, and activations."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ def main() -> None:
         images, labels = make_batch(settings.batch_size, seed=1 + step)
         share = slice(data.get_local_rank(), None, data.size())
         began = time.perf_counter()
-        with Traffic() as traffic:
+        with TrafficCounter() as traffic:
             loss = forward_and_backward(model, schedule, images[share], labels[share], place=other)
             average_gradients(model, data)
         seconds = time.perf_counter() - began

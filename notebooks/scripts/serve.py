@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 MOST_BYTES, MOST_TOKENS = 65536, 256
 
 
-class Handler(BaseHTTPRequestHandler):
+class ModelHandler(BaseHTTPRequestHandler):
     """Answers GET /healthz, and POST /generate with the text, the pod, and the CPU seconds that it took."""
 
     model = tokenizer = None
@@ -69,10 +69,10 @@ def main():
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
     torch.set_num_threads(1)  # replicas add cores, not threads
-    Handler.model = AutoModelForCausalLM.from_pretrained(options.model).eval()
-    Handler.tokenizer = AutoTokenizer.from_pretrained(options.model)
+    ModelHandler.model = AutoModelForCausalLM.from_pretrained(options.model).eval()
+    ModelHandler.tokenizer = AutoTokenizer.from_pretrained(options.model)
     print(f"serving {options.model} at port {options.port}", flush=True)
-    ThreadingHTTPServer(("", options.port), Handler).serve_forever()
+    ThreadingHTTPServer(("", options.port), ModelHandler).serve_forever()
 
 
 if __name__ == "__main__":
