@@ -20,6 +20,7 @@ def wait(
     *,
     until: Callable[[State], bool],
     timeout: float | None = None,
+    standstill: float = PROGRESS_SECONDS,
     what: str,
     about: str,
     resume: str,
@@ -32,14 +33,15 @@ def wait(
     Args:
         states: Yields at least once a second, so that the deadline is kept.
         until: Tells whether a state is the awaited one.
-        timeout: Seconds for all of it; None waits while the description changes in `PROGRESS_SECONDS`.
+        timeout: Seconds for all of it; None waits while the description changes.
+        standstill: Seconds within which it then has to change.
         what: As in "waiting for <what>".
         about: The object: ``run "digits"``.
         resume: The fix after an interruption or a timeout.
         describe: Describes a state in a line; the last one is in the error.
         report: Called with each description.
     """
-    limit = seconds(PROGRESS_SECONDS if timeout is None else timeout)
+    limit = seconds(standstill if timeout is None else timeout)
     deadline, before = clock() + limit, None
     last = "nothing was seen yet"
     try:

@@ -33,6 +33,8 @@ OPERATOR = "trainyard/operator"
 INSTALLED = "trainyard/installed"  # on the workload, once all of it was there: the version
 ASK_SECONDS = 0.3
 REMOVE_SECONDS = 120
+# An operator looks for its certificate after pauses that double, and kubelets write a Secret within a minute.
+READY_SECONDS = 420.0
 PARTS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations,apiservices,deployments,daemonsets,services,"
     "networkpolicies,configmaps,secrets,serviceaccounts,rolebindings,roles,clusterrolebindings,clusterroles"
@@ -210,6 +212,7 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None
     )
     wait(
         watch_objects(kube.within(""), *watched, WatchSpec("Pod", fields=f"metadata.namespace={namespace}")),
+        standstill=READY_SECONDS,
         until=lambda snapshot: f"{namespace}/{name}" in snapshot[kind] and not _not_ready(snapshot),
         what=f"all of {part.name}",
         about=about,

@@ -22,8 +22,8 @@ def test_a_timeout_tells_the_last_state_seen():
 
 def test_what_goes_on_changing_is_waited_for_though_it_takes_long():
     clock = itertools.count().__next__
-    states = itertools.chain(*(itertools.repeat(number, 170) for number in range(5)))
-    assert wait(states, until=lambda state: state == 4, clock=clock, **ARGUMENTS) == 4
+    states = itertools.chain(*(itertools.repeat(number, 170 + 60 * number) for number in range(5)))
+    assert wait(states, until=lambda state: state == 4, standstill=420, clock=clock, **ARGUMENTS) == 4
 
 
 def test_a_standstill_tells_for_how_long_nothing_has_changed():
