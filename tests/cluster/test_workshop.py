@@ -262,7 +262,7 @@ def answers(url, **params):
 
 def _ticks(watch):
     while True:
-        yield watch.rows
+        yield [list(row) for row in watch.table().rows]
         watch.stopping.wait(0.5)
 
 

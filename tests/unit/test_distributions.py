@@ -31,6 +31,7 @@ OTHERS = {
     "requests",
     "scikit-learn",  # the digits
     "torch",
+    "torchft",
     "torchvision",
     "ziglang",  # plain mode's library without a C compiler
     "setuptools",

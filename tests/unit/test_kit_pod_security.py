@@ -149,7 +149,7 @@ def test_what_a_patch_sets_is_not_replaced():
 
 @pytest.mark.parametrize(
     "file",
-    ["first-pods/sleepers", "volume/readers", "volume/neighbours", "volume/shm", "workshop/pull"]
+    ["first-pods/sleepers", "volume/unbound", "volume/neighbours", "dataset/portal", "workshop/pull"]
     + ["operators/elastic-job/etcd"],
 )
 def test_the_manifests_that_notebooks_and_operators_apply_are_restricted(file):

@@ -131,7 +131,7 @@ def test_paths_that_documents_name_in_tools_and_docs_exist():
 
 
 READ_ON = ("pytorch.org", "kubernetes.io", "arxiv.org", "k8s.io", "kubeflow.org", "usenix.org", "github.com")
-READ_ON += ("docker.com", "nvidia.com", "scikit-learn.org", "amazon.com", "google.com")
+READ_ON += ("docker.com", "nvidia.com", "scikit-learn.org", "amazon.com", "google.com", "huggingface.co")
 
 
 @pytest.mark.parametrize("name", [name for name in documents() if re.match(r"notebooks/\d\d_", name)])
