@@ -139,6 +139,7 @@ def test_ranks_that_wait_for_the_same_are_one_cause():
     second_pod = unscheduled(message)
     second_pod["metadata"] = second_pod["metadata"] | {"name": "digits-1-fghij"}
     assert first(pods=[unscheduled(message), second_pod]).who == "rank 0 (pod digits-0-abcde), and 1 more,"
+    assert first(pods=[second_pod], phase="Succeeded") is None  # the others have done its work
 
 
 def test_an_event_about_what_has_passed_is_no_cause():

@@ -37,7 +37,7 @@ def _table() -> dict[str, Any]:
 def unschedulable(facts: Facts) -> Iterator[Cause]:
     """Find why the scheduler has no node for pods; ranks with the same reason are one cause."""
     by_message: dict[str, list[Object]] = defaultdict(list)
-    for pod in facts.pods:
+    for pod in facts.pods if facts.phase != "Succeeded" else ():  # others have done its work
         scheduled = pods.condition(pod, "PodScheduled")
         if not pods.finished(pod) and scheduled.get("status") == "False":
             by_message[scheduled.get("message") or ""].append(pod)
