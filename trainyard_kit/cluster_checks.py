@@ -39,7 +39,7 @@ RIGHTS = (
 )
 WITHOUT = {  # what does not work without these alone
     "pods/exec": "copying files to volumes does not work",
-    "pods/portforward": "cluster.port_forward does not work, which notebook 21 needs for its bucket",
+    "pods/portforward": "cluster.port_forward does not work, which notebooks 19 and 21 need",
     "events": "causes of failures are less exact",
 }
 METRICS = "metrics.k8s.io"  # an aggregated API, of a server of its own
