@@ -277,7 +277,8 @@ def launch_error(
     if objects[document] is main and error.status == 404 and "has no kind" in error.what:
         what = f"the cluster has no kind {main['kind']} in {main['apiVersion']}"
         return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
-    fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
+    kind = objects[document]["kind"]
+    fix = f'fix what is named, in job.patch(…) or in the arguments; job.manifest("{kind}") has these lines'
     fix = next((words for sign, words in _FIXES.items() if sign in error.what), fix)
     fix = admission_hint(error.what) or fix
     if "cannot create resource" in error.what:
@@ -289,7 +290,8 @@ def launch_error(
         )
     if operator and "failed calling webhook" in error.what:
         fix = f"its operator does not answer: {install} repairs it"
-    return launch_rejected(error, job.manifest(), document=document, fix=fix)
+    position = sum(item["kind"] == kind for item in objects[:document])
+    return launch_rejected(error, job.manifest(kind), document=position, fix=fix)
 
 
 def _check_quotas(

@@ -32,6 +32,9 @@ _QUOTA = re.compile(
     r"used: [^:]{1,2000}, limited: (?P<limit>.+)"
 )
 _RULES = ("ValidatingAdmissionPolicy", "admission webhook")  # of the cluster's administrators
+_RESERVED = re.compile(r"reserved envs, invalid envs configured: \[([^\]]{1,200})\]")  # of Kubeflow Trainer
+_LONG_VALUE = re.compile(r"(Invalid value: )\[\{[^\n\]]{60,800}\](?=: )")
+_UNCHECKED = re.compile(r", <nil>: Invalid value: null: some validation rules were not checked[^\]]{0,200}")
 _USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10})\b", re.I | re.S)
 _PROXY = "Unable to connect to proxy"
 
@@ -86,7 +89,7 @@ def rbac_hint(message: str) -> str:
 
 
 def admission_hint(message: str) -> str:
-    """Name the argument that a quota, a LimitRange or a range of users asks for; empty for other refusals."""
+    """Name the argument that a quota, a LimitRange, a range of users or Trainer asks for; or nothing."""
     if exceeds_quota(message):
         size = re.search(r"\brequests\.storage=([1-9]\w*)", message.rpartition("limited:")[2])
         less = f'size="{size[1]}" is the most' if size else "request less"
@@ -99,6 +102,8 @@ def admission_hint(message: str) -> str:
         return f"{', '.join(bounds)} that the namespace's LimitRange allows"
     if user := _USERS.search(message):
         return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
+    if reserved := _RESERVED.search(message):
+        return f"leave out {reserved[1]}, which Trainer sets from nodes= and processes_per_node=; env= has yours"
     if any(sign in message for sign in _RULES) and "denied" in message:
         return (
             "a rule of this cluster asks for it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "
@@ -170,9 +175,13 @@ def words_of(error: Exception) -> str:
 
 
 def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
-    """Make the error of a rejected document, with the lines of the manifest that it names."""
+    """Make the error of a rejected document, with the lines of the manifest that it names.
+
+    Values that the API server repeats at length are cut, and so are its remarks on what it did not check.
+    """
+    message = _UNCHECKED.sub("", _LONG_VALUE.sub(r"\1…", error.what))
     return LaunchRejected(
-        f"the API server rejected the manifest: {error.what}",
+        f"the API server rejected the manifest: {message}",
         about=error.about,
         fix=fix,
         detail=locate(error.what, text, document=document),

@@ -138,7 +138,7 @@ def test_a_misspelt_field_is_refused_with_its_line_and_leaves_nothing(launch, pl
     job = plain("pass").patch({"spec": {"template": {"spec": {"restartPolice": "Never"}}}})
     with pytest.raises(LaunchRejected, match=r'unknown field "spec.template.spec.restartPolice"') as refused:
         launch(job)
-    line = job.manifest().splitlines().index("      restartPolice: Never") + 1
+    line = job.manifest("Job").splitlines().index("      restartPolice: Never") + 1
     assert refused.value.detail == f"line {line}: restartPolice: Never"
     assert job.name not in local_cluster.kubectl("get jobs,services,configmaps -A")
 

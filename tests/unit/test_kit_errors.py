@@ -10,7 +10,7 @@ import pytest
 from kitlib import errors
 from kitlib.errors import Interrupted, KitError, Rejected, RunFailed
 from kitlib.k8s import credential_plugin
-from kitlib.k8s.api_errors import expired, grant, rejected, unreached
+from kitlib.k8s.api_errors import expired, grant, launch_rejected, rejected, unreached
 from kitlib.k8s.client import Kube
 
 
@@ -72,11 +72,18 @@ FORBIDDEN = 'jobs.batch is forbidden: User "ada" cannot create resource "jobs" i
         ('pods "x" is forbidden: exceeded quota: attendee, requested: pods=1', "delete runs"),
         ('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostNetwork', "leave out"),
         ("no words that we know", "administrator"),
+        ("must not have reserved envs, invalid envs configured: [PET_NNODES]", "leave out PET_NNODES, which"),
     ],
 )
 def test_what_is_forbidden_is_refused_with_what_would_allow_it(words, fix):
     body = json.dumps({"reason": "Forbidden", "message": words}).encode()
     assert fix in rejected(403, body, about="Job").fix
+
+
+def test_a_value_that_the_api_server_repeats_at_length_is_cut():
+    error = rejected(422, b'spec.env: Invalid value: [{"name": "%s"}]: must not be' % (b"A" * 60), about="Job")
+    message = "rejected the manifest: spec.env: Invalid value: …: must not be"
+    assert message in launch_rejected(error, "spec: {}", document=0, fix="").what
 
 
 @pytest.mark.parametrize(
