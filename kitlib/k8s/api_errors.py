@@ -103,7 +103,7 @@ def admission_hint(message: str) -> str:
     if user := _USERS.search(message):
         return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
     if reserved := _RESERVED.search(message):
-        return f"leave out {reserved[1]}, which Trainer sets from nodes= and processes_per_node=; env= has yours"
+        return f"leave out {reserved[1]}: Trainer sets it itself, from nodes= and processes_per_node="
     if any(sign in message for sign in _RULES) and "denied" in message:
         return (
             "a rule of this cluster asks for it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "

@@ -32,12 +32,7 @@ JOB = {
     "apiVersion": "batch/v1",
     "kind": "Job",
     "metadata": {"name": "numbered", "labels": {"trainyard/notebook": "01"}},
-    "spec": {
-        "completions": 3,
-        "parallelism": 2,
-        "completionMode": "Indexed",
-        "template": {"spec": POD},
-    },
+    "spec": {"completions": 3, "parallelism": 2, "completionMode": "Indexed", "template": {"spec": POD}},
 }
 FROM_NOWHERE = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "nosuch", "key": "a"}}}]
 CLAIM = {

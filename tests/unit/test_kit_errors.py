@@ -41,12 +41,7 @@ def test_an_interruption_ends_a_notebooks_cell_as_ctrl_c_does():
 @pytest.mark.parametrize(
     ("status", "body", "what", "fix"),
     [
-        (
-            409,
-            b'{"reason": "AlreadyExists", "message": "jobs \\"a\\" already exists"}',
-            "already exists",
-            "name",
-        ),
+        (409, b'{"reason": "AlreadyExists", "message": "a already exists"}', "already exists", "name"),
         (403, b'{"reason": "Forbidden", "message": "may not"}', "may not", "administrator"),
         (502, b"<html>Bad Gateway</html>", "Bad Gateway", "try again"),
         (500, b"", "HTTP status 500", "try again"),
@@ -72,7 +67,10 @@ FORBIDDEN = 'jobs.batch is forbidden: User "ada" cannot create resource "jobs" i
         ('pods "x" is forbidden: exceeded quota: attendee, requested: pods=1', "delete runs"),
         ('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostNetwork', "leave out"),
         ("no words that we know", "administrator"),
-        ("must not have reserved envs, invalid envs configured: [PET_NNODES]", "leave out PET_NNODES, which"),
+        (
+            "must not have reserved envs, invalid envs configured: [PET_NNODES]",
+            "leave out PET_NNODES: Trainer",
+        ),
     ],
 )
 def test_what_is_forbidden_is_refused_with_what_would_allow_it(words, fix):
@@ -81,9 +79,9 @@ def test_what_is_forbidden_is_refused_with_what_would_allow_it(words, fix):
 
 
 def test_a_value_that_the_api_server_repeats_at_length_is_cut():
-    error = rejected(422, b'spec.env: Invalid value: [{"name": "%s"}]: must not be' % (b"A" * 60), about="Job")
-    message = "rejected the manifest: spec.env: Invalid value: …: must not be"
-    assert message in launch_rejected(error, "spec: {}", document=0, fix="").what
+    body = b'env: Invalid value: [{"name": "%s"}]: must not be' % (b"A" * 60)
+    error = launch_rejected(rejected(422, body, about="Job"), "", document=0, fix="")
+    assert error.what == "the API server rejected the manifest: env: Invalid value: …: must not be"
 
 
 @pytest.mark.parametrize(
