@@ -9,8 +9,9 @@ groups get the same answers. Gradients are averaged by hand, so that a stack sho
 
     torchrun --nproc-per-node 4 trainers/failing.py --case c --seed 1
 
-Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. A rank that has
-done no step for ``--stack-after`` seconds writes its stack to stderr, by faulthandler.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``: ``wait`` when a
+rank enters a collective, ``step`` when it has ended a step, ``error`` when Python ends it. A rank without
+a step for ``--stack-after`` seconds writes its stack to stderr, by faulthandler.
 """
 
 import argparse
@@ -56,8 +57,15 @@ class Points(Dataset[Any]):
         return x, 3 * x + 1
 
 
+def log(event: str, **fields: object) -> None:
+    """Print a line of JSON."""
+    head = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    print(json.dumps(head | fields), flush=True)
+
+
 def average(model: torch.nn.Module) -> None:
     """Average the gradients of all ranks."""
+    log("wait", collective="all_reduce")
     for parameter in model.parameters():
         assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
@@ -73,7 +81,7 @@ def evaluate_all() -> None:
 
 def train(failure: str, steps: int, stack_after: float) -> None:
     """Train; with a failure this is the rank that has it."""
-    rank, world_size, blocks = dist.get_rank(), dist.get_world_size(), []
+    blocks = []
     points = Points(BATCH * steps, BATCH * (FIRST + 4) if failure == "loader" else None)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -88,6 +96,7 @@ def train(failure: str, steps: int, stack_after: float) -> None:
         if failure == "straggler" and step == FIRST:
             evaluate_all()
         if failure == "deadlock" and step == FIRST:
+            log("wait", collective="barrier")
             dist.barrier()
         loss = torch.nn.functional.mse_loss(model(x), y)
         if not torch.isfinite(loss):
@@ -96,8 +105,7 @@ def train(failure: str, steps: int, stack_after: float) -> None:
         loss.backward()
         average(model)
         optimizer.step()
-        fields = {"event": "step", "time": time.time(), "rank": rank, "world_size": world_size}
-        print(json.dumps(fields | {"step": step, "loss": round(loss.item(), 4)}), flush=True)
+        log("step", step=step, loss=round(loss.item(), 4))
         time.sleep(0.05)
     faulthandler.cancel_dump_traceback_later()
 
@@ -112,7 +120,11 @@ def main() -> None:
     settings = parser.parse_args()
     dist.init_process_group("gloo")
     failure, rank = plan(settings.seed, dist.get_world_size())[settings.case]
-    train(failure if rank == dist.get_rank() else "", settings.steps, settings.stack_after)
+    try:
+        train(failure if rank == dist.get_rank() else "", settings.steps, settings.stack_after)
+    except Exception as error:
+        log("error", text=str(error))
+        raise
     dist.destroy_process_group()
 
 
