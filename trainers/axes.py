@@ -11,7 +11,8 @@ Whatever the mesh, a step has the same images and the same weights, so the losse
     torchrun --nproc-per-node 4 trainers/axes.py --stages 2 --micro-batches 4
 
 Each rank logs what it holds and what it sends in a step. With ``--stage-ms`` a simulated accelerator computes
-each stage's forward pass for so long, divided by the micro-batches: so the bubble of the pipeline is seen.
+each stage's forward pass for so long, divided by the micro-batches, and the backward pass for twice as long;
+then a rank also logs when both begin and end for each micro-batch: so the bubble of the pipeline is seen.
 Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
@@ -43,11 +44,23 @@ class Block(nn.Module):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.up, self.down, self.seconds = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH), seconds
+        self.slots: list[list[Any]] = []  # direction, begin, end
+        if seconds:  # the gradient of the first matrix is the last that is computed
+            self.up.weight.register_post_accumulate_grad_hook(lambda _: self.slots[-1].append(time.time()))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        began = time.time()
         time.sleep(self.seconds)  # the simulated accelerator
         result: torch.Tensor = images + self.down(functional.gelu(self.up(images)))
+        if self.seconds:
+            self.slots.append(["forward", began, time.time()])
+            result.register_hook(self.begin_backward)
         return result
+
+    def begin_backward(self, _: torch.Tensor) -> None:
+        """Begin the backward pass, which takes the simulated accelerator twice as long."""
+        self.slots.append(["backward", time.time()])
+        time.sleep(2 * self.seconds)
 
 
 class TrafficCounter(TorchDispatchMode):
@@ -76,7 +89,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     add("--tensor", type=int, default=1, help="ranks that divide each matrix")
     add("--stages", type=int, default=1, help="ranks that divide the layers: a pipeline")
     add("--micro-batches", type=int, default=4, help="of a pipeline's step")
-    add("--stage-ms", type=float, default=0, help="simulated time of a stage's forward pass")
+    add("--stage-ms", type=float, default=0, help="simulated time of a stage's forward pass; backward twice")
     add("--batch-size", type=int, default=64, help="images of a step, over all ranks")
     add("--steps", type=int, default=20)
     settings = parser.parse_args(argv)
@@ -165,13 +178,19 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(loss)
+        blocks = [block for block in model if isinstance(block, Block)]
+        slots = [slot for block in blocks for slot in block.slots]
         emit(
             "step",
             step=step,
             loss=loss.item() / data.size() / (settings.tensor),
             seconds=seconds,
+            place=other.get_local_rank(),
+            slots=slots,
             **{f"{kind}_bytes": traffic.bytes[kind] for kind in set(KINDS.values())},
         )
+        for block in blocks:
+            block.slots.clear()
     emit("end")
     dist.destroy_process_group()
 

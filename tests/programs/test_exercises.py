@@ -80,6 +80,7 @@ MEMORY = """
         share = parameters / (ranks if split else 1)
         return 4 * share, 4 * share, 8 * share
 """
+INTERVAL = "def predict(s, m):\n    return (2 * s * m) ** 0.5, (2 * s / m) ** 0.5"
 PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
 FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
 INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
@@ -92,13 +93,14 @@ SOLUTIONS = {
     "08": ELASTIC,
     "10": OPTIMIZER,
     "12": CONFUSION,
-    "14": RESUME,
-    "14-memory": MEMORY,
+    "14": MEMORY,
     "15": EXPOSED,
     "15-step": FORMULA,
     "17-fits": FITS,
     "18": BUBBLE,
     "19-lora": LORA,
+    "23": RESUME,
+    "23-interval": INTERVAL,
 }
 WRONG = tomllib.loads((ROOT / "tests/programs/wrong_answers.toml").read_text())["rows"]
 
@@ -305,12 +307,12 @@ def test_a_class_without_methods_has_a_source(monkeypatch):
 
 
 def test_a_checkpoint_may_be_loaded_in_several_ways_and_a_rank_that_does_not_take_part_is_named(monkeypatch):
-    assert (checklist := rows("14", RESUME_BY_STATEFUL)), checklist
+    assert (checklist := rows("23", RESUME_BY_STATEFUL)), checklist
     monkeypatch.setattr("trainyard_kit.exercises.checks.resume.SECONDS", 6)
     alone = RESUME.replace(
         "checkpoint.load(", "__import__('torch').distributed.get_rank() or checkpoint.load("
     )
-    first, *rest = rows("14", alone)
+    first, *rest = rows("23", alone)
     assert "all ranks call" in first.advice
     assert not any(row.right for row in rest)
 

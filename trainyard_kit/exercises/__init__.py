@@ -30,8 +30,7 @@ EXERCISES = {
     "11": "priority_class",
     "12": "confusion",
     "13": "adoption",
-    "14": "resume",
-    "14-memory": "formulas.rank_memory",
+    "14": "formulas.rank_memory",
     "15": "exposed",
     "15-step": "formulas.step_formula",
     "16": "causes",
@@ -40,6 +39,8 @@ EXERCISES = {
     "18": "formulas.bubble",
     "19": "autoscaler",
     "19-lora": "formulas.lora",
+    "23": "resume",
+    "23-interval": "formulas.interval",
 }
 __all__ = ["check"]
 

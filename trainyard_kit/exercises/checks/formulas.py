@@ -47,6 +47,11 @@ def rank_memory(parameters: int, ranks: int, split: bool) -> list[float]:
     return [4 * share, 4 * share, 8 * share]
 
 
+def interval(saving: float, failing: float) -> list[float]:
+    """Compute the seconds between two saves, and the share of the time that is lost, by Young's formula."""
+    return [math.sqrt(2 * saving * failing), math.sqrt(2 * saving / failing)]
+
+
 def step_formula(parameters: float, tokens: int, tflops: float, ranks: int, gbit: float) -> list[float]:
     """Compute the seconds of computing, and of exchanging fp32 gradients by a ring."""
     exchange = 2 * (ranks - 1) / ranks * 4 * parameters / (gbit * 1e9 / 8)
@@ -108,5 +113,5 @@ def _draw(values: list[Any]) -> Any:
     return random.randint(*values) if between else random.choice(values)
 
 
-FORMULAS = (bubble, epoch, lora, partitions, rank_memory, step_formula, strong_scaling)
+FORMULAS = (bubble, epoch, interval, lora, partitions, rank_memory, step_formula, strong_scaling)
 globals().update({f"{formula.__name__}_exercise": build(formula.__name__, formula) for formula in FORMULAS})

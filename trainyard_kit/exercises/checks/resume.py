@@ -1,4 +1,4 @@
-"""14: resume on two ranks what four have saved. Ranks are forked processes: none imports torch anew."""
+"""23: resume on two ranks what four have saved. Ranks are forked processes: none imports torch anew."""
 
 import importlib
 import multiprocessing
