@@ -1,4 +1,4 @@
-"""``kit.check`` of what a learner sends to a cluster: a Job, a claim, a PriorityClass, labels.
+"""``kit.check`` of what a learner sends to a cluster: a Job, a PriorityClass, labels.
 
 That of a PyTorchJob is in ``test_operators.py``, where the operator is installed.
 """
@@ -35,12 +35,6 @@ JOB = {
     "spec": {"completions": 3, "parallelism": 2, "completionMode": "Indexed", "template": {"spec": POD}},
 }
 FROM_NOWHERE = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "nosuch", "key": "a"}}}]
-CLAIM = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": "mine", "labels": {"trainyard/notebook": "02"}},
-    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "2Gi"}}},
-}
 PRIORITY = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
@@ -117,69 +111,10 @@ def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster
 
 @pytest.mark.parametrize("nonsense", [None, [], "kind: Job", {"kind": "Job", "apiVersion": "batch/v1"}])
 def test_what_is_no_manifest_is_named(nonsense, local_cluster):
-    for name, keyword in (("01", "job"), ("02", "claim"), ("11", "priority_class")):
+    for name, keyword in (("01", "job"), ("11", "priority_class")):
         checklist = kit.check(name, **{keyword: nonsense, "cluster": local_cluster})
         assert not any(row.right for row in list(checklist)[1:]), checklist
         assert not checklist
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "check", "words"),
-    [
-        ("", None, "", ""),
-        ("kind", "PVC", "it is a claim", "PersistentVolumeClaim"),
-        ("spec.accessModes", ["ReadWriteOnce"], "many nodes", "which mode"),
-        ("spec.accessModes", "ReadWriteMany", "accepts it", "rejects it"),
-        ("spec.accessModes", ["ReadWriteEverywhere"], "accepts it", "ReadWriteEverywhere"),
-        ("spec.resources.requests.storage", "2G", "two gibibytes", "powers of 1000"),
-        ("spec.storageClassName", "diamond", "class exists", "standard"),
-        ("spec.resources.requests.storage", "2GB", "accepts it", "without B"),
-        ("spec.volumeMode", "Block", "many nodes", "leave it out"),
-        ("spec.volumeName", "mine", "class exists", "somebody has made"),
-    ],
-)
-def test_a_claim_is_judged_by_a_dry_run(path, value, check, words, local_cluster):
-    checklist = kit.check("02", claim=changed(CLAIM, path, value) if path else CLAIM, cluster=local_cluster)
-    if path:
-        assert words in advice(checklist, check), checklist
-    else:
-        assert checklist, checklist
-    assert "mine" not in local_cluster.kubectl("get pvc -o name"), "a dry run creates nothing"
-
-
-@pytest.fixture
-def nobodys_class(local_cluster):
-    """A class that exists, and whose provisioner does not."""
-    item = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "nobodys"}}
-    local_cluster.kube.create(item | {"provisioner": "nosuch.example/none"})
-    yield "nobodys"
-    local_cluster.kube.delete("StorageClass", "nobodys")
-    local_cluster.kube.delete("Lease", "nosuch.example-none")
-
-
-def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
-    shared = changed(CLAIM, "metadata.name", "shared")
-    local_cluster.kubectl("delete pvc shared --ignore-not-found")
-    claim = changed(CLAIM, "spec.storageClassName", nobodys_class)
-    checklist = kit.check("02", claim=claim, cluster=local_cluster)
-    assert "nosuch.example/none is not installed here" in advice(checklist, "class exists"), checklist
-    assert kit.check("02", claim=changed(claim, "spec.storageClassName", "standard"), cluster=local_cluster)
-    lease = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "nosuch.example-none"},
-    }
-    local_cluster.kube.create(lease)  # of a provisioner outside of Kubernetes
-    assert kit.check("02", claim=claim, cluster=local_cluster)
-    local_cluster.kube.create(changed(shared, "spec.storageClassName", "standard"))
-    try:
-        for name, right in ((nobodys_class, False), ("standard", True), ("", False)):
-            claim = changed(CLAIM, "spec.storageClassName", name)
-            checklist = kit.check("02", claim=claim, cluster=local_cluster)
-            assert bool(checklist) is right, checklist
-            assert right or "that of the claim shared 'standard'" in advice(checklist, "class exists")
-    finally:
-        local_cluster.kubectl("delete pvc shared")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from .exercise_answers import (
     OPTIMIZER,
     RESUME,
     RESUME_BY_STATEFUL,
+    SAVE,
     STEP,
 )
 
@@ -86,6 +87,7 @@ FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/cons
 INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
 SOLUTIONS = {
     "00": AMDAHL.format("1 / (1 - share + share / workers)"),
+    "02": SAVE,
     "04": DATASET,
     "05-step": STEP,
     "06": FINISH,

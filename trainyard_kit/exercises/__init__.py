@@ -16,7 +16,7 @@ from trainyard_kit.exercises.checklist import UNTOUCHED, Checklist, Exercise
 EXERCISES = {
     "00": "amdahl",
     "01": "job",
-    "02": "claim",
+    "02": "atomic_save",
     "03": "dockerfile",
     "04": "dataset",
     "05": "ddp",
