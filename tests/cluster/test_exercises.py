@@ -9,10 +9,11 @@ import secrets
 from pathlib import Path
 
 import pytest
+import yaml
 
 import kitlib as kit
 from kitlib.k8s.priority import ensure_priority_class
-from trainyard_kit.exercises.checks import autoscaler
+from trainyard_kit.exercises.checks import autoscaler, gpu_job
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.cluster
@@ -34,7 +35,7 @@ JOB = {
     "metadata": {"name": "numbered", "labels": {"trainyard/notebook": "01"}},
     "spec": {"completions": 3, "parallelism": 2, "completionMode": "Indexed", "template": {"spec": POD}},
 }
-FROM_NOWHERE = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "nosuch", "key": "a"}}}]
+ANSWERS = yaml.safe_load(Path(__file__).with_name("exercise_answers.yaml").read_text("utf-8"))
 PRIORITY = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
@@ -51,6 +52,7 @@ def changed(manifest, path, value):
     place = item
     for parent in parents:
         place = place[int(parent)] if isinstance(place, list) else place[parent]
+    last = int(last) if isinstance(place, list) else last
     if value is None:
         del place[last]
     else:
@@ -72,38 +74,7 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
     assert "exercise-" not in local_cluster.kubectl("get jobs -o name")
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "check", "words"),
-    [
-        ("kind", "TODO", "it is a Job", "'Job'"),
-        ("spec.template.spec.restartPolicy", None, "accepts it", "restartPolicy"),
-        ("spec.completion", 3, "accepts it", "completion"),
-        ("spec.completions", "3", "accepts it", "completions is text, and should be a whole number"),
-        (
-            "spec.template.spec.containers.0.command",
-            "echo",
-            "accepts it",
-            "command is text, and should be a list",
-        ),
-        ("spec.completions", 2, "three pods", "should be 3"),
-        ("spec.parallelism", None, "at most two", "None"),
-        ("spec.template.spec.restartPolicy", "OnFailure", "not restarted", "use 'Never'"),
-        ("spec.suspend", True, "starts by itself", "leave it out"),
-        ("metadata.labels", None, "last cell", "trainyard/notebook"),
-        (
-            "spec.template.spec.containers.0.command",
-            ["echo", "$JOB_COMPLETION_INDEX"],
-            "prints",
-            "by a shell",
-        ),
-        ("spec.template.spec.containers.0.command", ["false"], "prints", "the Job fails"),
-        ("spec.template.spec.containers.0.command", ["nosuch"], "prints", "nosuch"),
-        ("spec.template.spec.nodeSelector", {"gpu": "h100"}, "prints", "cannot start: rank 0"),
-        ("spec.template.spec.containers.0.resources.requests.cpu", "1k", "prints", "request less cpu"),
-        ("spec.template.spec.containers.0.image", "Not An Image", "prints", "cannot start: InvalidImageName"),
-        ("spec.template.spec.containers.0.env", FROM_NOWHERE, "prints", 'configmap "nosuch" not found'),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "check", "words"), ANSWERS["job"])
 def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster):
     checklist = kit.check("01", job=changed(JOB, path, value), cluster=local_cluster)
     assert words in advice(checklist, check), checklist
@@ -117,16 +88,7 @@ def test_what_is_no_manifest_is_named(nonsense, local_cluster):
         assert not checklist
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "check", "words"),
-    [
-        ("", None, "", ""),
-        ("value", 1000, "before those of low", "between 1000 and 1000000"),
-        ("value", "5000", "accepts it", "value is text, and should be a whole number"),
-        ("preemptionPolicy", None, "preempt no others", "preemptionPolicy"),
-        ("globalDefault", True, "name no class", "leave it out"),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "check", "words"), ANSWERS["priority_class"])
 def test_a_priority_class_is_judged_by_a_dry_run(path, value, check, words, local_cluster):
     for name in ("low", "high"):
         ensure_priority_class(local_cluster.kube, name)
@@ -136,6 +98,16 @@ def test_a_priority_class_is_judged_by_a_dry_run(path, value, check, words, loca
         assert words in advice(checklist, check), checklist
     else:
         assert checklist, checklist
+
+
+@pytest.mark.parametrize(("path", "value", "check", "words"), ANSWERS["gpu_job"])
+def test_a_job_for_gpus_is_repaired_for_two_pods_without(path, value, check, words, local_cluster):
+    written = changed(gpu_job.STUB, "spec.template.spec.nodeSelector", None)
+    written = changed(written, "spec.template.spec.containers.0.resources.limits", None)
+    written = changed(written, "spec.template.spec.containers.0.command.1", "--nnodes=2")
+    written["spec"] |= {"completions": 2, "parallelism": 2}
+    checklist = kit.check("22", job=changed(written, path, value) if path else written, cluster=local_cluster)
+    assert words in advice(checklist, check) if check else checklist, checklist
 
 
 def test_labels_are_looked_up_in_the_cluster(local_cluster):

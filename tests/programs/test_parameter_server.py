@@ -129,6 +129,14 @@ def test_a_gradient_too_far_behind_is_refused_and_may_come_again():
     assert push(shard, 9) == APPLIED
 
 
+def test_changes_of_a_running_variance_that_did_not_see_each_other_leave_it_positive():
+    shard = make_shard(bound=99)
+    for minibatch in range(16):  # each takes a tenth of it away; all have seen the 1 of the beginning
+        assert push(shard, minibatch, -0.1, version=0) == APPLIED
+    (variance,) = (m.tensor for group in shard.groups for m in group.members if m.name == "1.running_var")
+    assert variance.min() > 0
+
+
 def test_a_gradient_from_before_a_restart_is_refused():
     shard = make_shard()
     assert push(shard, 0, incarnation=shard.incarnation ^ 1) == STALE

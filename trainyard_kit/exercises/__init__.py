@@ -28,6 +28,7 @@ EXERCISES = {
     "09": "pytorch_job",
     "10": "optimizer",
     "11": "priority_class",
+    "11-workers": "formulas.workers_left",
     "12": "confusion",
     "13": "adoption",
     "14": "formulas.rank_memory",
@@ -39,6 +40,7 @@ EXERCISES = {
     "18": "formulas.bubble",
     "19": "autoscaler",
     "19-lora": "formulas.lora",
+    "22": "gpu_job",
     "23": "resume",
     "23-interval": "formulas.interval",
 }

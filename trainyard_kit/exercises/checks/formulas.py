@@ -1,4 +1,4 @@
-"""05, 06, 14, 15, 17 to 19: predictions by a formula, compared with its cases in `formulas.toml`.
+"""05, 06, 11, 14, 15, 17 to 19: predictions by a formula, compared with its cases in `formulas.toml`.
 
 Sources: computing a batch in parts: Amdahl, 1967. A ring all-reduce: Patarasuk and Yuan, 2009. Bytes of a
 parameter: Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs of a parameter and token: Kaplan et al., 2020,
@@ -63,6 +63,11 @@ def strong_scaling(workers: int, computing: float, undivided: float, megabytes: 
     return computing / workers + undivided + 1000 * 2 * (workers - 1) / workers * megabytes / rate
 
 
+def workers_left(cpus: list[float], request: float, service: int, workers: int) -> float:
+    """Count the workers that run when pods of a service have the first places."""
+    return min(workers, max(0, sum(int(cpu // request) for cpu in cpus) - service))
+
+
 def build(name: str, formula: Callable[..., Any]) -> Exercise:
     """Make the exercise of a formula, with the cases of its table."""
     table = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))[name]
@@ -113,5 +118,15 @@ def _draw(values: list[Any]) -> Any:
     return random.randint(*values) if between else random.choice(values)
 
 
-FORMULAS = (bubble, epoch, interval, lora, partitions, rank_memory, step_formula, strong_scaling)
+FORMULAS = (
+    bubble,
+    epoch,
+    interval,
+    lora,
+    partitions,
+    rank_memory,
+    step_formula,
+    strong_scaling,
+    workers_left,
+)
 globals().update({f"{formula.__name__}_exercise": build(formula.__name__, formula) for formula in FORMULAS})

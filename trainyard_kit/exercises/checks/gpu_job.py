@@ -1,0 +1,63 @@
+"""22: a published Job for GPUs, repaired for two pods on nodes without any. A dry run; nothing is created."""
+
+import shlex
+from typing import Any
+
+import yaml
+
+from kitlib import config
+from kitlib.clusters import Cluster
+from kitlib.k8s.manifests import Object
+from trainyard_kit.exercises.checklist import Exercise, NotYet, field, mapping
+from trainyard_kit.exercises.manifests import check_kind, dry_run, expect
+
+PODS, GPU = 2, "nvidia.com/gpu"
+STUB = yaml.safe_load(config.manifests("gke-indexed-job", "job.yaml").read_text("utf-8"))
+EXERCISE = Exercise("job", "cluster", stub=STUB)
+
+
+@EXERCISE.check("it is a Job", essential=True)
+def kind(job: Object, cluster: Cluster) -> None:
+    check_kind(job, kind="Job", version="batch/v1")
+
+
+@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
+def accepted(job: Object, cluster: Cluster) -> None:
+    dry_run(cluster, job)
+
+
+@EXERCISE.check("its pods request no GPU")
+def no_gpu(job: Object, cluster: Cluster) -> None:
+    resources = _container(job).get("resources") or {}
+    for name in ("limits", "requests"):
+        if (resources.get(name) or {}).get(GPU):
+            raise NotYet(f"resources.{name} still has {GPU}: which entry of it goes?")
+
+
+@EXERCISE.check("a node of this cluster may take them")
+def placed(job: Object, cluster: Cluster) -> None:
+    selector = (field(job, "spec.template.spec") or {}).get("nodeSelector") or {}  # type: ignore[attr-defined]
+    labels = [node["metadata"].get("labels") or {} for node in cluster.kube.get_all("Node")]
+    if not any(selector.items() <= node.items() for node in labels):
+        raise NotYet(f"nodeSelector asks for nodes with {selector}, and no node here has these labels")
+
+
+@EXERCISE.check("there are two pods, at the same time")
+def pods(job: Object, cluster: Cluster) -> None:
+    expect(field(job, "spec.completions"), PODS, "spec.completions")
+    expect(field(job, "spec.parallelism"), PODS, "spec.parallelism")
+
+
+@EXERCISE.check("torchrun waits for as many nodes")
+def world(job: Object, cluster: Cluster) -> None:
+    container = _container(job)
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    if words[:1] in (["sh"], ["bash"]):
+        words = shlex.split(words[-1])
+    text = " ".join(map(str, words)).replace("--nnodes ", "--nnodes=")
+    nodes = [word.partition("=")[2] for word in text.split() if word.startswith("--nnodes")]
+    expect(nodes, [f"{PODS}"], "torchrun's --nnodes")
+
+
+def _container(job: Object) -> Any:
+    return mapping(job, "spec.template.spec.containers.0")
