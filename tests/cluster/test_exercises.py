@@ -153,6 +153,8 @@ def gpus(state_home):
     [
         (f'{ENOUGH} && {OF_GPU}profile != "7g.80gb"', {}, ""),
         (f'{OF_GPU}profile in ["3g.40gb", "4g.40gb"]', {}, ""),
+        (ENOUGH.replace(">=", "=="), {}, ""),
+        (f'{ENOUGH} && {OF_GPU}type == "mig" && !{OF_GPU}profile.startsWith("7g")', {}, ""),
         (ENOUGH, {}, "it takes 7g.80gb"),
         (ENOUGH.replace(">=", ">"), {}, "it does not take 3g.40gb, which has 40 GiB"),
         (ENOUGH, {"deviceClassName": "gpu.nvidia.com"}, "it takes a whole GPU"),

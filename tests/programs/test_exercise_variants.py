@@ -12,7 +12,7 @@ from kitlib.display.progress import Progress
 from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checks.dataset import Entries
 
-from .test_exercises import CONFUSION, DATASET, FLAGS, INSTRUCTION, SOLUTIONS, cell, dockerfile, rows
+from .test_exercises import DATASET, FLAGS, INSTRUCTION, SOLUTIONS, cell, dockerfile, rows
 
 VARIANTS = tomllib.loads(Path(__file__).with_name("exercise_variants.toml").read_text("utf-8"))
 
@@ -47,7 +47,7 @@ def interrupt(*_, **__):
 @pytest.mark.parametrize(
     ("place", "notebook", "answer"),
     [
-        ("trainyard_kit.exercises.sandbox.run", "12", CONFUSION),
+        ("trainyard_kit.exercises.sandbox.run", "12", SOLUTIONS["12"]),
         ("trainyard_kit.exercises.checks.ddp.train", "05", None),
     ],
 )
@@ -83,7 +83,8 @@ def test_a_line_moves_while_an_answer_is_judged_where_it_can_be_replaced(in_plac
 
 
 def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(monkeypatch):
-    source = CONFUSION.replace("matrix = [", "matrix = SIZE and [").replace("return ", "return pd.DataFrame")
+    source = SOLUTIONS["12"].replace("matrix = [", "matrix = SIZE and [")
+    source = source.replace("return ", "return pd.DataFrame")
     namespace = cell(
         "    SIZE = len([1, 2])\n" + source.replace("DataFramematrix", "DataFrame(matrix)"), monkeypatch
     )
