@@ -71,6 +71,16 @@ def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
     ]
 
 
+def test_who_cannot_know_that_the_job_is_over_is_deleted_at_its_end_and_waits_for_no_master():
+    cluster = Cluster()
+    _, crew, _ = make(cluster, workers=4, servers=2)
+    cluster.end(WORKER, 0, "finished")
+    crew.blame(WORKER, 3, "ValueError")  # about to end; its traceback is in its log
+    crew.dismiss(reached={(WORKER, 1), (SERVER, 0)})  # worker 2 and server 1 are pending
+    assert (cluster.running(WORKER), cluster.running(SERVER)) == ([1, 3], [0])
+    assert (WORKER, 0) in cluster.there  # an ended pod keeps its logs
+
+
 def test_a_server_that_says_nothing_is_replaced_and_not_let_in_again():
     cluster = Cluster()
     job, crew, events = make(cluster)

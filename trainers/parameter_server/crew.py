@@ -110,6 +110,17 @@ class Crew:
         what = f"{role} {index} failed: {reason}"
         self._job.fail("error", what, most=self._job.settings.max_relaunches)
 
+    def dismiss(self, *, reached: set[tuple[str, int]]) -> None:
+        """Delete the processes that would wait for the ended master: pending and unreachable ones.
+
+        Args:
+            reached: Role and index of those that know that the job is over; they end by themselves, as do
+                those that have reported their own failure.
+        """
+        for member in self._hands.members():
+            if not member.over and (member.role, member.index) not in reached | self._blamed:
+                self._hands.remove(member.role, member.index)
+
     def _fit(self) -> None:
         """Scale to the desired number of workers; remove the newest first."""
         requested = self._hands.wanted()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
-from .crew import Crew
+from .crew import SERVER, WORKER, Crew
 from .evaluation import Evaluation
 from .events import Teller, set_up_log
 from .job import JobState
@@ -173,13 +173,21 @@ class Conductor:
         if time.monotonic() - self._told > STALENESS_SECONDS:
             self._tell_staleness()
 
-    def end(self) -> None:
-        """Release the servers, and write the rest to the disk."""
+    def end(self, workers: set[int]) -> None:
+        """Release the servers, delete whom no message reached, and write the rest to the disk.
+
+        Args:
+            workers: Those that know that the job is complete.
+        """
         self._tell_staleness()
-        for server in self._job.servers:
+        reached = {(WORKER, index) for index in workers}
+        for index, server in enumerate(self._job.servers):
             if server is not None:
                 with suppress(grpc.RpcError):
                     self._stub(server.address).End(Nothing(), timeout=5)
+                    reached.add((SERVER, index))
+        if self._crew is not None:
+            self._crew.dismiss(reached=reached)
         self._book.close()
 
     def _write(self) -> None:
@@ -362,7 +370,7 @@ def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tel
             conductor.tick()
             wake()
         _say_goodbye(job, service)
-        conductor.end()
+        conductor.end(service.told)
     if job.failed:
         tell("failed", reason=job.failed)
         return 1
