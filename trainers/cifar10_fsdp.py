@@ -21,23 +21,31 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 
 import argparse
 import gc
-import importlib.util
-import json
-import os
-import pickle
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import timedelta
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
+from cifar10_ddp import (
+    RECIPES,
+    choose_device,
+    describe,
+    emit,
+    has_bf16,
+    join_the_others,
+    make_model,
+    normalise,
+    one_cycle,
+    read_images,
+    save,
+    share_statistics,
+    train_epoch,
+)
 from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
@@ -52,16 +60,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DistributedSampler, TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
-
-# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
-MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-# pad: maximum shift of a crop, in pixels; hole: side of the blanked square; smoothing: of the labels.
-# resnet9's recipe is that of David Page's "How to train your ResNet" (2018), with smoothed labels.
-RECIPES = {
-    "small": {"pad": 2, "hole": 0, "smoothing": 0.0},
-    "workshop": {"pad": 2, "hole": 0, "smoothing": 0.0},
-    "resnet9": {"pad": 4, "hole": 8, "smoothing": 0.1},
-}
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
@@ -86,216 +84,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     return settings
 
 
-def join_the_others() -> None:
-    """Join the process group; without torchrun's variables this process is the only rank."""
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-    else:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-
-def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
-    """Return this rank's device, and the process group that averages gradients.
-
-    NCCL needs a GPU for each rank. If ranks share one, or there is none, gloo (the default group) is used.
-    """
-    mine = None
-    if torch.cuda.is_available():
-        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-        torch.cuda.set_device(index)
-        mine = str(torch.cuda.get_device_properties(index).uuid)
-    elif "TRAINYARD_GPUS" in os.environ:
-        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
-    everyone: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
-    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    group = dist.new_group(backend="nccl") if own_gpu_each else None
-    return device, group if isinstance(group, dist.ProcessGroup) else None
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Return True if the device supports bfloat16 natively; emulation is slower."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    return any(able.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
-
-
-def emit(event: str, **fields: object) -> None:
-    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
-    line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
-    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
-
-
-# Data -------------------------------------------------------------------------------------------------------
-
-
-def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
-    try:
-        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        raise SystemExit(message) from error
-
-
-def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
-    names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
-    pixels, labels = [], []
-    for name in names:
-        path = folder / "cifar-10-batches-py" / name
-        try:
-            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # can run code: verified files only
-            pixels.append(batch[b"data"])
-            labels += batch[b"labels"]
-        except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
-        if limit and len(labels) >= limit:
-            break
-    images = np.concatenate(pixels)[: limit or None].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
-
-
-def normalise(pixels: Tensor) -> Tensor:
-    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
-    mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
-    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
-
-
-def augment(images: Tensor, chosen: Tensor, rng: torch.Generator, *, pad: int, hole: int) -> Tensor:
-    """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
-
-    One index operation handles the whole batch: it has the source row and column of each target pixel.
-    """
-    count, side, device = len(chosen), images.shape[1], images.device
-    line = torch.arange(side, device=device)
-    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=rng).to(device)
-    mirrored = torch.randint(0, 2, (count, 1), generator=rng, dtype=torch.bool).to(device)
-    rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
-    columns = torch.where(mirrored, columns.flip(1), columns)
-    batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
-    if hole:
-        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=rng).to(device)
-        across, down = ((line - at) // hole == 0 for at in corner)
-        batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
-    return batch
-
-
-# Model ------------------------------------------------------------------------------------------------------
-
-
-def block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
-    """Return a convolution with batch normalisation; pooling before it saves three quarters of its work."""
-    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-    shrink = [nn.MaxPool2d(2)] if pool else []
-    return nn.Sequential(convolution, *shrink, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
-
-
-class Residual(nn.Module):
-    """Two convolutions with a residual connection."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(block(width, width), block(width, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.inside(x)
-
-
-class Scale(nn.Module):
-    """Scale the logits: smaller ones keep the softmax from saturating early."""
-
-    def __init__(self, by: float) -> None:
-        super().__init__()
-        self.by = by
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.by
-
-
-def make_model(name: str, classes: int) -> nn.Sequential:
-    """Return a network for colour images of 32 x 32 pixels."""
-    if name == "small":
-        layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
-        layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
-    elif name == "workshop":  # from the EKS workshop: six convolutions of 3 x 3
-        layers, width = [], 3
-        for first, second in ((32, 64), (128, 128), (256, 256)):
-            layers += [nn.Conv2d(width, first, 3, padding=1), nn.ReLU()]
-            layers += [nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-            layers, width = [*layers, nn.BatchNorm2d(second)], second
-        layers += [nn.Flatten(), nn.Linear(256 * 16, 512), nn.ReLU(), nn.Linear(512, classes)]
-    else:
-        layers = [block(3, 64), block(64, 128, pool=True), Residual(128), block(128, 256, pool=True)]
-        layers += [block(256, 512, pool=True), Residual(512), nn.MaxPool2d(4), nn.Flatten()]
-        layers += [nn.Linear(512, classes, bias=False), Scale(0.125)]
-    return nn.Sequential(*layers)
-
-
 # Loop -------------------------------------------------------------------------------------------------------
-
-
-def one_cycle(step: int, steps: int) -> float:
-    """Return the fraction of the peak rate: linear warm-up for a fifth of the steps, then linear decay."""
-    peak = max(1, steps // 5)
-    return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
-
-
-def gpu_usage(device: torch.device) -> dict[str, float]:
-    """Return the GPU's utilisation and memory in use according to NVML, over all its processes."""
-    if device.type != "cuda":
-        return {}
-    free, total = torch.cuda.mem_get_info(device)
-    used: dict[str, float] = {"gpu_memory_bytes": total - free}
-    with suppress(RuntimeError):  # not every driver reports it
-        if importlib.util.find_spec("pynvml") is not None:  # torch needs it to query NVML
-            used["gpu_percent"] = torch.cuda.utilization(device)
-    return used
-
-
-def train_epoch(
-    model: nn.Module,
-    batches: Sequence[Tensor],
-    data: Sequence[Tensor],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    *,
-    settings: argparse.Namespace,
-    epoch: int,
-    rng: torch.Generator,
-    cast: AbstractContextManager[object],
-) -> None:
-    """Take one step for each batch of this rank's share."""
-    (images, labels), recipe = data, RECIPES[settings.model]
-    device = images.device
-    model.train()
-    began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
-    for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
-        with cast:
-            answers = model(batch if settings.channels_last else batch.contiguous())
-        truth = labels[chosen.to(device)]
-        loss = nn.functional.cross_entropy(answers.float(), truth, label_smoothing=recipe["smoothing"])
-        optimizer.zero_grad()
-        loss.backward()  # each rank gets its part of the averaged gradients in here
-        optimizer.step()
-        schedule.step()
-        samples += len(chosen)
-        total = total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
-        step = epoch * len(batches) + index
-        if step % settings.log_every == 0:
-            metrics = {"loss": round(loss.item(), 5)}
-            metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            lr = round(float(schedule.get_last_lr()[0]), 6)
-            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
-            sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
-    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
-    rate = round(samples / seconds, 1)
-    emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
 
 def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -310,15 +99,6 @@ def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     sets: dict[str, Sequence[Tensor]] = {"parameters": parameters, "gradients": gradients, "optimizer": state}
     return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
-
-
-def share_statistics(network: nn.Module) -> None:
-    """Average the batch normalisation statistics over the ranks, so that all have the same model."""
-    for buffer in network.buffers():
-        if buffer.is_floating_point():
-            common = buffer.cpu()
-            dist.all_reduce(common)
-            buffer.copy_(common / dist.get_world_size())
 
 
 @torch.no_grad()
@@ -336,21 +116,6 @@ def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, fl
     dist.all_reduce(sums)
     loss, correct, count = sums.tolist()
     return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
-
-
-def save(path: Path, content: dict[str, Any]) -> None:
-    """Write a file atomically: to a temporary file, flushed to the disk, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except (OSError, RuntimeError) as error:
-        beside.unlink(missing_ok=True)
-        raise SystemExit(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
 
 
 def shard(network: nn.Sequential, *, group: dist.ProcessGroup | None, device: torch.device) -> nn.Module:

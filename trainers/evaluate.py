@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
+# dependencies = ["numpy>=2.4", "nvidia-ml-py>=13", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
 # ///
 """Test a saved model on images that it was not trained on: every image once, by one rank or by many.
 
@@ -24,23 +24,19 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import cifar10_ddp
 import numpy as np
 import torch
 import torch.distributed as dist
-from PIL import Image
+from cifar10_ddp import describe, normalise, read_images
 from torch import Tensor, nn
 
 # Settings ---------------------------------------------------------------------------------------------------
 
-# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
-MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-SIDE = 64  # pixels; images of other sizes are resized
-ENDINGS = (".jpeg", ".jpg", ".png")
 SHORT = {"airplane": "plane", "automobile": "car"}  # the EKS workshop's names of two classes
 
 
@@ -70,69 +66,6 @@ def emit(event: str, **fields: object) -> None:
 # Data -------------------------------------------------------------------------------------------------------
 
 
-def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
-    try:
-        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        raise SystemExit(message) from error
-
-
-def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
-    names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
-    pixels, labels = [], []
-    for name in names:
-        path = folder / "cifar-10-batches-py" / name
-        try:
-            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # can run code: verified files only
-            pixels.append(batch[b"data"])
-            labels += batch[b"labels"]
-        except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
-        if limit and len(labels) >= limit:
-            break
-    images = np.concatenate(pixels)[: limit or None].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
-
-
-def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
-
-    With a ``limit``, take the same number of images from every class.
-    """
-    inner = folder / "tiny-imagenet-200"
-    inside = inner if inner.is_dir() else folder
-    place = next(
-        (inside / part for part in (["train"] if train else ["val", "test"]) if (inside / part).is_dir()),
-        None,
-    )
-    if place is None:
-        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
-    classes = sorted(path for path in place.iterdir() if path.is_dir())
-    paths, labels = [], []
-    for number, folder in enumerate(classes):
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
-        found = found[: -(-limit // len(classes)) or None]
-        paths += found
-        labels += [number] * len(found)
-
-    def read(path: Path) -> Tensor:
-        try:
-            with Image.open(path) as image:
-                return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
-        except OSError as error:
-            raise SystemExit(f"{path} is no image that can be read; prepare the data set anew") from error
-
-    images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
-    with ThreadPoolExecutor(4) as pool:
-        for index, image in enumerate(pool.map(read, paths)):
-            images[index] = image
-    return images, torch.tensor(labels)
-
-
 def read_mnist(folder: Path, *, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Read MNIST's test images as bytes (n x 28 x 28 x 3, equal channels) and their labels."""
     raw, arrays = folder / "MNIST" / "raw", []
@@ -153,42 +86,7 @@ def as_records(pixels: Tensor) -> Tensor:
     return torch.stack([dataset(record)[0] for record in records]).to(pixels.device)
 
 
-def normalise(pixels: Tensor) -> Tensor:
-    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
-    mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
-    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
-
-
 # Model ------------------------------------------------------------------------------------------------------
-
-
-def block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
-    """Return a convolution with batch normalisation; pooling before it saves three quarters of its work."""
-    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-    shrink = [nn.MaxPool2d(2)] if pool else []
-    return nn.Sequential(convolution, *shrink, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
-
-
-class Residual(nn.Module):
-    """Two convolutions with a residual connection."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(block(width, width), block(width, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.inside(x)
-
-
-class Scale(nn.Module):
-    """Scale the logits: smaller ones keep the softmax from saturating early."""
-
-    def __init__(self, by: float) -> None:
-        super().__init__()
-        self.by = by
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.by
 
 
 def make_model(name: str, classes: int) -> nn.Module:
@@ -201,21 +99,7 @@ def make_model(name: str, classes: int) -> nn.Module:
         from torchvision import models  # takes a second, and is rarely needed
 
         return models.get_model(name, num_classes=classes)
-    if name == "small":
-        layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
-        layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
-    elif name == "workshop":  # from the EKS workshop: six convolutions of 3 x 3
-        layers, width = [], 3
-        for first, second in ((32, 64), (128, 128), (256, 256)):
-            layers += [nn.Conv2d(width, first, 3, padding=1), nn.ReLU()]
-            layers += [nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-            layers, width = [*layers, nn.BatchNorm2d(second)], second
-        layers += [nn.Flatten(), nn.Linear(256 * 16, 512), nn.ReLU(), nn.Linear(512, classes)]
-    else:
-        layers = [block(3, 64), block(64, 128, pool=True), Residual(128), block(128, 256, pool=True)]
-        layers += [block(256, 512, pool=True), Residual(512), nn.MaxPool2d(4), nn.Flatten()]
-        layers += [nn.Linear(512, classes, bias=False), Scale(0.125)]
-    return nn.Sequential(*layers)
+    return cifar10_ddp.make_model(name, classes)
 
 
 def load(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
@@ -331,9 +215,12 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(f"{settings.model_file} was trained on {saved['dataset']}, not on {about['name']}")
     if (settings.data_dir / "MNIST").is_dir():
         dataset, prepare = read_mnist(settings.data_dir, limit=settings.limit), as_records
+    elif (settings.data_dir / "cifar-10-batches-py").is_dir():
+        dataset, prepare = read_images(settings.data_dir, train=False, limit=settings.limit), normalise
     else:
-        read = read_images if (settings.data_dir / "cifar-10-batches-py").is_dir() else read_folders
-        dataset, prepare = read(settings.data_dir, train=False, limit=settings.limit), normalise
+        from tiny_imagenet_ddp import read_folders  # loads torchvision
+
+        dataset, prepare = read_folders(settings.data_dir, train=False, limit=settings.limit), normalise
     rank, world_size = world()
     if world_size > 1:
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))

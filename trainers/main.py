@@ -16,6 +16,7 @@ from pathlib import Path
 import tiny_imagenet_ddp as ddp
 import torch
 import torch.distributed as dist
+from cifar10_ddp import normalise
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
@@ -80,7 +81,7 @@ def main() -> None:
             samples = batch * settings.batch_size * dist.get_world_size()
             log.info("epoch: %d, iteration: %d, data_idx: %d", epoch, iteration, samples)
             chosen = chosen.to(device)
-            pixels = ddp.normalise(images[chosen]).contiguous()
+            pixels = normalise(images[chosen]).contiguous()
             loss = nn.functional.cross_entropy(model(pixels), labels[chosen])
             optimizer.zero_grad()
             loss.backward()

@@ -21,11 +21,8 @@ LESSONS = {
     ("cifar10_ddp", "cifar10_checkpoint"): {"train_epoch"},
     ("cifar10_ddp", "cifar10_fsdp"): {"memory_of", "evaluate"},
     ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
-    ("cifar10_ddp", "evaluate"): {"emit", "make_model"},
-    ("tiny_imagenet_ddp", "evaluate"): {"emit", "make_model"},
     ("digits_ddp", "digits_elastic"): {"make_model", "evaluate", "introduce"},
-    ("tiny_imagenet_ddp", "tiny_imagenet_elastic"): {"augment", "share_statistics", "evaluate"},
-    ("digits_elastic", "tiny_imagenet_elastic"): {"make_model", "take_step", "train", "evaluate"},
+    ("digits_elastic", "tiny_imagenet_elastic"): {"take_step", "train", "evaluate"},
 }
 
 

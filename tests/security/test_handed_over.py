@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Not what else may lie in a clone: environments, an editor's copies, other checkouts.
 PRODUCT = ("kitlib", "localkube", "programs", "trainers", "trainyard_kit", "notebooks", "packaging")
 # They read CIFAR-10's own files, which are pickles (docs/security.md), or say what such an error means.
-READ_PICKLES = {"cifar10_ddp.py", "cifar10_checkpoint.py", "cifar10_fsdp.py", "evaluate.py", "formats.py"}
+READ_PICKLES = {"cifar10_ddp.py", "formats.py"}
 # It reads what torch's flight recorder has just written in the same process.
 READ_PICKLES |= {"sitecustomize.py"}
 SAFE = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}

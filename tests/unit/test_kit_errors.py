@@ -3,6 +3,7 @@ import http.server
 import json
 import shlex
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -145,6 +146,18 @@ ANONYMOUS = (
 )
 
 
+@contextmanager
+def serve(handler):
+    """Serve requests in a thread; yield the address."""
+    handler.log_message = lambda *_: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def refusing():
     """An API server that lets nobody in: its address, and what it answers."""
@@ -158,15 +171,8 @@ def refusing():
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", answer
-        server.shutdown()
-        thread.join()
+    with serve(Handler) as address:
+        yield address, answer
 
 
 def credential(version="v1beta1", **status):
@@ -308,12 +314,5 @@ def unserving():
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", answer
-        server.shutdown()
-        thread.join()
+    with serve(Handler) as address:
+        yield address, answer
