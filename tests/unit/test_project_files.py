@@ -14,6 +14,7 @@ TOOLS = {
     "cfn-lint",
     "hadolint",
     "check-jsonschema",
+    "zizmor",
 }
 
 
