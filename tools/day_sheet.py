@@ -1,19 +1,26 @@
-"""Write docs/day.html: half a day and a day of the course on one page of A4, for the instructor's pocket.
+"""Write docs/day.html, half a day and a day of the course on one page of A4, and the minutes in the guide.
 
     .venv/bin/python tools/day_sheet.py
 
-Minutes are those of each notebook's first cell (words, lines, cells, exercises), seconds of the machine those
-of its metadata; a tenth comes on top for questions. Print it from a browser.
+Minutes are counted (words, lines, cells, exercises), seconds of the machine are those of each notebook's
+metadata; a tenth comes on top for questions. Print the page from a browser.
 """
 
-import json
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
 
+import nbformat
+from nbformat import NotebookNode
+from solutions import unfold
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "day.html"
+GUIDE = ROOT / "docs" / "instructors-guide.md"
+WORDS, LINES, CELL, EXERCISE = 150, 20, 0.25, 4  # a minute has so many; minutes of each
+BEFORE, AFTER = ("The question",), ("On a cloud", "Clean up")  # sections that count as goal, and as the rest
 BREAK, LUNCH = 15, 60
 HALF = ("welcome", "01", "05", "break", "06", "12", "13")
 FULL = (
@@ -72,18 +79,70 @@ Who is where: <code>trainyard workshop status</code>.</p>
 Predict, then run. On a cloud: who deletes the cluster, at what time? ________</p>"""
 
 
+def read(number: str) -> NotebookNode:
+    """Read a notebook, its solutions as code."""
+    (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    return unfold(nbformat.read(path, as_version=4))
+
+
+def minutes(cells: Sequence[NotebookNode]) -> float:
+    """Count what cells take a learner, without the machine: reading, running, and doing exercises."""
+    markdown = [cell for cell in cells if cell.cell_type == "markdown"]
+    code = [
+        cell for cell in cells if cell.cell_type == "code" and "hosted" not in cell.metadata.get("tags", ())
+    ]
+    words = sum(len(cell.source.split()) for cell in markdown)
+    lines = sum(len(cell.source.splitlines()) for cell in code)
+    exercises = sum("exercise" in cell.metadata.get("tags", ()) for cell in code)
+    return words / WORDS + lines / LINES + CELL * len(code) + EXERCISE * exercises
+
+
+def sections(notebook: NotebookNode) -> dict[str, float]:
+    """Count the minutes of each section: the goal first, what follows the lesson last."""
+    title, counted = "goal", {"goal": 0.0}
+    for cell in notebook.cells:
+        pieces = (
+            re.split(r"^## (.+)$", cell.source, flags=re.M) if cell.cell_type == "markdown" else [cell.source]
+        )
+        for text, heading in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+            part = NotebookNode(cell, source=text)
+            counted[title] = counted.get(title, 0) + (minutes([part]) if text.strip() else 0)
+            if heading:
+                title = (
+                    "goal" if heading in BEFORE else "the rest" if heading in AFTER else heading.rstrip("?")
+                )
+    counted["the rest"] = counted.pop("the rest", 0.0)
+    return counted
+
+
 def measure(number: str) -> tuple[str, int, int]:
     """Read a notebook's title, its minutes for a learner, and its seconds for the machine."""
-    (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
-    notebook = json.loads(path.read_text("utf-8"))
-    first = "".join(notebook["cells"][0]["source"])
-    minutes = re.search(r"^\| Time \| (\d+) minutes", first, re.MULTILINE)
-    assert minutes, f"{path.name} does not say its minutes"
-    return (
-        first.partition("\n")[0].removeprefix("# "),
-        int(minutes[1]),
-        notebook["metadata"]["trainyard"]["seconds"],
-    )
+    notebook = read(number)
+    title = notebook.cells[0].source.partition("\n")[0].removeprefix("# ")
+    return title, round(minutes(notebook.cells)), notebook.metadata.trainyard.seconds
+
+
+def slot(number: str) -> int:
+    """Return the minutes of a notebook in an agenda: the learner's, the machine's, a tenth for questions."""
+    _, reading, machine = measure(number)
+    return 5 * round(1.1 * (reading + machine / 60) / 5)
+
+
+def fill_guide(text: str) -> str:
+    """Write the minutes into the guide's agenda, and those of each section into its table."""
+
+    def row(match: re.Match[str]) -> str:
+        counted = sections(read(match[1])).items()
+        listed = "; ".join(f"{title} {max(1, round(part))}" for title, part in counted)
+        return f"| {match[1]} | {listed} | {match[3]} |"
+
+    head, mark, table = text.partition("### Minutes by section")
+    table, end, tail = table.partition("\n## ")
+    table = re.sub(r"^\| (\d\d) \| (.*) \| (.*) \|$", row, table, flags=re.M)
+    agenda = re.compile(r"(\| (?:\[(\d\d)\]\(\S+\)(?:: [^|]*)?|(\d\d)) \| )\d+(?= \|)")
+    before, heading, plan = head.partition("## Agenda")
+    plan = agenda.sub(lambda match: f"{match[1]}{slot(match[2] or match[3])}", plan)
+    return "".join((before, heading, plan, mark, table, end, tail))
 
 
 def rows(plan: tuple[str, ...], clock: datetime) -> tuple[str, datetime]:
@@ -92,16 +151,12 @@ def rows(plan: tuple[str, ...], clock: datetime) -> tuple[str, datetime]:
     for entry in plan:
         checkpoint, skip = CHECKPOINTS.get(entry, ("", ""))
         if entry in BESIDE:
-            title, minutes, seconds, total = entry, BESIDE[entry], "", BESIDE[entry]
+            title, reading, seconds, total = entry, BESIDE[entry], "", BESIDE[entry]
         else:
-            name, minutes, machine = measure(entry)
-            title, seconds, total = (
-                f"{entry} {escape(name)}",
-                f"{machine} s",
-                5 * round(1.1 * (minutes + machine / 60) / 5),
-            )
+            name, reading, machine = measure(entry)
+            title, seconds, total = f"{entry} {escape(name)}", f"{machine} s", slot(entry)
         pause = ' class="pause"' if entry in ("break", "lunch") else ""
-        cells = (f"{clock:%H:%M}", title, f"{minutes} min", seconds, checkpoint, skip)
+        cells = (f"{clock:%H:%M}", title, f"{reading} min", seconds, checkpoint, skip)
         lines.append(f"<tr{pause}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         clock += timedelta(minutes=total)
     return "\n".join(lines), clock
@@ -127,3 +182,4 @@ def render() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")
+    GUIDE.write_text(fill_guide(GUIDE.read_text("utf-8")), encoding="utf-8")

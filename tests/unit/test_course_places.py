@@ -114,8 +114,11 @@ def test_every_notebook_is_in_the_guide():
         assert re.search(rf"^\| {path.name[:2]} \|", GUIDE, re.MULTILINE), f"what to say at {path.stem}"
 
 
-def test_the_page_for_the_day_has_the_minutes_that_the_notebooks_state():
+def test_the_page_for_the_day_and_the_guide_have_the_minutes_of_the_notebooks():
     assert day_sheet.PAGE.read_text(encoding="utf-8") == day_sheet.render(), "run tools/day_sheet.py"
+    assert day_sheet.fill_guide(GUIDE) == GUIDE, "run tools/day_sheet.py"
+    counted = day_sheet.sections(day_sheet.read("09"))
+    assert sum(counted.values()) == pytest.approx(day_sheet.minutes(day_sheet.read("09").cells), abs=0.5)
 
 
 def test_every_link_in_the_guide_leads_somewhere():

@@ -15,6 +15,8 @@ from trainyard_kit.workshop.notebook_reset import BY_KUBECTL, ORDER
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
+import day_sheet  # noqa: E402
+import report  # noqa: E402
 from solutions import fold, unfold  # noqa: E402
 from store_outputs import MOST_BYTES, TYPES, digest  # noqa: E402
 
@@ -102,12 +104,7 @@ def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(no
 
 
 def test_the_minutes_are_those_of_reading_and_of_the_exercises(notebook):
-    """150 words a minute, 20 lines of code, four cells to be run, and four minutes for each exercise."""
-    words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
-    read_cells = [cell for cell in code_cells(notebook) if "hosted" not in tags(cell)]
-    lines = sum(len(cell.source.splitlines()) for cell in read_cells)
-    exercises = sum("exercise" in tags(cell) for cell in read_cells)
-    minutes = words / 150 + lines / 20 + len(read_cells) / 4 + 4 * exercises
+    minutes = day_sheet.minutes(notebook.cells)
     stated = re.search(r"^\| Time \| (\d+) minutes", notebook.cells[0].source, flags=re.MULTILINE)
     assert abs(int(stated[1]) - minutes) <= 5, f"about {minutes:.0f}"
 
@@ -176,6 +173,21 @@ def test_pictures_are_stored_and_no_name_of_a_machine(notebook, path):
     private = f"{checkout}|{private}"
     assert not re.search(private, text), re.search(private, text)
     assert path.stat().st_size <= MOST_BYTES
+
+
+def test_the_notebooks_that_report_a_figure_of_the_smoke_test_are_those_of_its_page():
+    notebooks = {path.stem[:2]: nbformat.read(path, as_version=4) for path in NOTEBOOKS}
+    reports = {
+        tag: [number for number, book in notebooks.items() if any(tag in tags(c) for c in book.cells)]
+        for tag in report.FIGURE_TAGS
+    }
+    assert reports == {
+        "result-accuracy": ["05", "06", "07", "10", "12"],
+        "result-images-per-s": ["05", "06"],
+        "result-allreduce": ["05"],
+    }
+    page = (ROOT / "docs" / "smoke-test.md").read_text("utf-8").replace("\n", " ")
+    assert "05, 06, 07, 10 and 12 report accuracy, 05 and 06 images/s," in page
 
 
 def test_nbval_compares_the_outputs_of_at_least_60_cells():
