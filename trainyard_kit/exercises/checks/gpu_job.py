@@ -1,6 +1,5 @@
 """22: a published Job for GPUs, repaired for two pods on nodes without any. A dry run; nothing is created."""
 
-import shlex
 from typing import Any
 
 import yaml
@@ -52,8 +51,6 @@ def pods(job: Object, cluster: Cluster) -> None:
 def world(job: Object, cluster: Cluster) -> None:
     container = _container(job)
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    if words[:1] in (["sh"], ["bash"]):
-        words = shlex.split(words[-1])
     text = " ".join(map(str, words)).replace("--nnodes ", "--nnodes=")
     nodes = [word.partition("=")[2] for word in text.split() if word.startswith("--nnodes")]
     expect(nodes, [f"{PODS}"], "torchrun's --nnodes")
