@@ -65,7 +65,7 @@ def complete(save: Answer) -> None:
 @EXERCISE.check(HIDDEN, essential=True)
 def hidden(save: Answer) -> None:
     for old in (OLD, None):
-        visible = []
+        visible: list[bytes | None] = []
 
         def parts(path: Path, visible: list[bytes | None]) -> Iterator[bytes]:
             for part in NEW:
