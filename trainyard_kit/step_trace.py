@@ -149,6 +149,13 @@ class StepTrace:
         parts["hidden"] = length(overlap(trace.collectives, steps)) - length(exposed)
         return {"rank": trace.rank} | {name: us / 1e6 / len(trace.steps) for name, us in parts.items()}
 
+    @property
+    def exchange(self) -> float:
+        """Seconds of a step in collectives, hidden or not, each from the arrival of its last rank on."""
+        collectives = zip(*(trace.collectives for trace in self.traces), strict=True)
+        shortest = (min(end - begin for begin, end in ranks) for ranks in collectives)
+        return sum(shortest) / 1e6 / len(self.traces[0].steps)
+
     @cached_property
     def blame(self) -> dict[int, float]:
         """Seconds of a step that the other ranks together wait for each rank."""

@@ -37,8 +37,6 @@ def parse_options(argv=None):
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=4, help="sequences of a step, of one process")
     parser.add_argument("--context", type=int, default=128)
-    first = "call evaluate() before train(): then Trainer does not use DDP, and each rank trains alone"
-    parser.add_argument("--evaluate-first", action="store_true", help=first)
     return parser.parse_args(argv)
 
 
@@ -102,8 +100,6 @@ def main():
         use_cpu=not torch.cuda.is_available(),
     )
     trainer = Trainer(model, settings, train_dataset=training, eval_dataset=evaluation, callbacks=[Traffic()])
-    if options.evaluate_first:
-        trainer.evaluate()
     trainer.train()
     trainer.evaluate()
     trainer.save_model(options.output)

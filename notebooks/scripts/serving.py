@@ -56,6 +56,11 @@ def ready(count: int) -> Callable[[pd.DataFrame], bool]:
     return lambda table: tuple(table.iloc[-1][["requested", "ready"]]) == (count, count)
 
 
+def lasts(seconds: float) -> Callable[[pd.DataFrame], bool]:
+    """Make a condition for `follow`: the record is so many seconds long."""
+    return lambda table: time.time() - table.time.iloc[0] >= seconds
+
+
 def follow(cluster: Any, until: Callable[[pd.DataFrame], bool], timeout: float = 300) -> pd.DataFrame:
     """Record the Deployment and its autoscaler at each change, until a condition of the record holds.
 
@@ -93,6 +98,16 @@ def answers(cluster: Any) -> pd.DataFrame:
     """List the answers that the load generator has had: time, seconds, pod."""
     lines = cluster.kubectl("logs job/load --tail=-1").splitlines()
     return pd.DataFrame([json.loads(line) for line in lines if line.startswith('{"event": "answer"')])
+
+
+def compare(table: pd.DataFrame, answered: pd.DataFrame, predicted: float) -> pd.DataFrame:
+    """Compare the predicted pods with the requested ones, and the first answers with the last ones."""
+    grown = table[table.ready > 1].time.min()
+    early, late = answered[~(answered.time >= grown)], answered[answered.time >= table.time.max() - 30]
+    row = {"predicted": predicted, "most requested": table.requested.max()}
+    row |= {"requested at the end": table.requested.iloc[-1]}
+    row |= {"s an answer, one pod": early.seconds.median(), "in the last 30 s": late.seconds.median()}
+    return pd.DataFrame([row]).round(2)
 
 
 def draw(table: pd.DataFrame, answered: pd.DataFrame, predicted: float) -> None:

@@ -176,7 +176,7 @@ def test_a_request_for_a_device_is_judged_by_what_the_scheduler_gives_it(conditi
 HALF = {"type": "Utilization", "averageUtilization": 50}
 OF_CPU = {"name": "cpu", "target": HALF}
 PER_POD = {"type": "AverageValue", "averageValue": "100m"}
-SCALED = {"minReplicas": 1, "maxReplicas": 3, "metrics": [{"type": "Resource", "resource": OF_CPU}]}
+SCALED = {"minReplicas": 1, "maxReplicas": 8, "metrics": [{"type": "Resource", "resource": OF_CPU}]}
 MEMORY = {"type": "Resource", "resource": {"name": "memory", "target": HALF}}
 
 
@@ -208,7 +208,7 @@ def of_container(name):
         ({"minReplicas": 2}, "spec.minReplicas is 2"),
         ({"minReplicas": 0}, "the API server rejects it"),
         ({"maxReplicas": 4}, "spec.maxReplicas is 4"),
-        ({"maxReplicas": "3"}, "maxReplicas is text, and should be a whole number"),
+        ({"maxReplicas": "8"}, "maxReplicas is text, and should be a whole number"),
         ({"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}, "take it out"),
         ({"scaleTargetRef": autoscaler.TARGET | {"kind": "StatefulSet"}}, "scaleTargetRef.kind"),
         ({"scaleTargetRef": {"kind": "Deployment", "name": "my-model"}}, "scaleTargetRef.apiVersion"),
@@ -224,7 +224,7 @@ def test_an_autoscaler_is_judged_by_what_it_scales_and_by_what(change, words, lo
 
 @pytest.mark.parametrize("percent", [50, 80, None])
 def test_an_autoscaler_may_be_of_the_older_version_which_has_cpu_alone(percent, local_cluster):
-    spec = {"scaleTargetRef": autoscaler.TARGET, "maxReplicas": 3, "targetCPUUtilizationPercentage": percent}
+    spec = {"scaleTargetRef": autoscaler.TARGET, "maxReplicas": 8, "targetCPUUtilizationPercentage": percent}
     written = {"apiVersion": "autoscaling/v1", **autoscaler.KIND, "spec": spec}
     assert bool(kit.check("19", autoscaler=written, cluster=local_cluster)) is (percent == 50)
 

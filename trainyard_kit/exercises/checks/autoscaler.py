@@ -10,7 +10,7 @@ from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, field,
 from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, expect
 
 NAME, CONTAINER, REQUEST = "my-model", "server", 0.2  # of manifests/serving/deployment.yaml
-PERCENT, LEAST, MOST = 50, 1, 3
+PERCENT, LEAST, MOST = 50, 1, 8
 KIND = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": NAME, "labels": {"trainyard/notebook": "19"}}}
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
 SPEC = {"scaleTargetRef": TARGET, "maxReplicas": "TODO", "metrics": ["TODO"]}
@@ -36,7 +36,7 @@ def target(autoscaler: Object, cluster: Cluster) -> None:
         expect(reference.get(name), value, f"spec.scaleTargetRef.{name}")
 
 
-@EXERCISE.check("from one pod to three")
+@EXERCISE.check("from one pod to eight")
 def bounds(autoscaler: Object, cluster: Cluster) -> None:
     spec = mapping(autoscaler, "spec")
     least = spec.get("minReplicas")
