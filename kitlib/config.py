@@ -99,7 +99,7 @@ def dollars(amount: str | float, option: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number < math.inf:
-        raise BadInput("this is not an amount of dollars", about=f"{option}={amount}", fix=f"{option}=20")
+        raise BadInput("this is not an amount of dollars", about=f"{option}={amount}", fix=f"`{option}=20`")
     return number
 
 

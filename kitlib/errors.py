@@ -2,7 +2,13 @@
 
 Each says what failed, on which object, and what to try next, in that order. A notebook shows those lines in
 place of a traceback; the cause is in ``__cause__``. A bug of the kit keeps its own type and traceback.
+In a fix, calls and arguments are between backticks, as in Markdown: notebooks show them as they are, and a
+terminal shows the commands and options that do the same.
 """
+
+import re
+
+CODE = re.compile(r"`([\w.]+[(=][^`]*)`")
 
 
 class KitError(Exception):
@@ -11,11 +17,11 @@ class KitError(Exception):
     Args:
         what: The failure, as a clause: ``there is no such cluster``.
         about: The object it happened to: ``cluster "lab"``.
-        fix: The next thing to try.
+        fix: The next thing to try: ```kit.connect("lab", start=True)` ``, or another ```name=` ``.
         detail: Lines to read in full, such as a program's own traceback.
 
     Example:
-        >>> print(KitError("there is no such cluster", about='cluster "lab"', fix="kit.list_clusters()"))
+        >>> print(KitError("there is no such cluster", about='cluster "lab"', fix="`kit.list_clusters()`"))
         there is no such cluster
           about: cluster "lab"
           try:   kit.list_clusters()
@@ -31,7 +37,7 @@ class KitError(Exception):
         self.detail: str = detail.rstrip("\n")
 
     def __str__(self) -> str:
-        parts = [self.what, f"  about: {_hang(self.about)}", f"  try:   {_hang(self.fix)}"]
+        parts = [self.what, f"  about: {_hang(self.about)}", f"  try:   {_hang(plain(self.fix))}"]
         if self.detail:
             parts.append("\n" + self.detail)
         return "\n".join(parts)
@@ -39,6 +45,11 @@ class KitError(Exception):
     def _render_traceback_(self) -> list[str]:
         """IPython prints these lines in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
+
+
+def plain(fix: str) -> str:
+    """Write a fix for a notebook: its calls and arguments without the backticks."""
+    return CODE.sub(r"\1", fix)
 
 
 def _hang(text: str) -> str:

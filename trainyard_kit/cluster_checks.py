@@ -119,7 +119,8 @@ def _security(cluster: Cluster) -> Iterator[Row]:
         yield "pod security", FAILED, f"pods as user {user} are refused: {refusal}", fix
     elif root := _refusal(cluster.kube, PodSecurity.of(0)):
         level = "restricted" if "restricted" in root else "baseline" if "baseline" in root else "strict"
-        yield "pod security", OK, f"{level}: pods run as user {user}, not as root", "leave run_as_user=0 out"
+        users = f"{level}: pods run as user {user}, not as root"
+        yield "pod security", OK, users, "leave `run_as_user=0` out"
     else:
         yield "pod security", OK, f"pods run as user {user}; root is allowed, too", ""
 
@@ -183,7 +184,7 @@ def _limits(cluster: Cluster) -> Iterator[Row]:
         for field in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
         if limit.get(field)
     ]
-    fix = "cpu= and memory= of jobs, size= of volumes within that" if words else ""
+    fix = "`cpu=` and `memory=` of jobs, `size=` of volumes within that" if words else ""
     yield "limit range", OK, "; ".join(words) or "none", fix
 
 
@@ -194,7 +195,7 @@ def _storage(cluster: Cluster) -> Iterator[Row]:
     name = name or (default["metadata"]["name"] if default else None)
     name = name or (pvc.default_class(cluster.kube, "preflight") if classes is None else None)
     if name is None:
-        fix = "TRAINYARD_STORAGE_CLASS or storage_class= names one"
+        fix = "TRAINYARD_STORAGE_CLASS or `storage_class=` names one"
         yield "storage", FAILED if classes is not None else WARNING, "there is no default StorageClass", fix
         return
     if classes is not None and all(item["metadata"]["name"] != name for item in classes):
@@ -212,7 +213,7 @@ def _storage(cluster: Cluster) -> Iterator[Row]:
             for other in classes or ()
             if storage_class.nodes_of(other["metadata"]["name"], classes) == "many"
         ]
-        fix = f"storage_class={shared[0]!r}" if shared else "install one for NFS, EFS, Filestore or CephFS"
+        fix = f"`storage_class={shared[0]!r}`" if shared else "install one for NFS, EFS, Filestore or CephFS"
         yield "storage", WARNING, f"{found}: one node at a time", f"for pods on several nodes: {fix}"
     else:
         yield "storage", OK, f"{found}: {'many nodes' if nodes else 'not known for how many nodes'}", ""
@@ -286,7 +287,7 @@ def _operators(cluster: Cluster) -> Iterator[Row]:
     groups = {group["name"] for group in cluster.kube.raw(group_path()).get("groups") or []}
     for group, (use, operator) in OPERATORS.items():
         if group not in groups:
-            fix = f'for {use}: kit.install("{operator}"), by an administrator'
+            fix = f'for {use}: `kit.install("{operator}")`, by an administrator'
             yield operator, WARNING, "not installed", fix
         elif group == METRICS and not _metrics_answer(cluster.kube):
             fix = "for an administrator: kubectl -n kube-system get pods -l k8s-app=metrics-server"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kitlib.causes.collectives import last_calls
 from kitlib.causes.processes import RankState
 from kitlib.display.tables import printable
+from kitlib.errors import plain
 from kitlib.k8s.pods import display_name
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Cause:
         parts = [("", self.line)]
         parts += [("  evidence: ", text.replace("\n", "\n            ")) for text in self.evidence]
         parts += [("  not:      ", text) for text in self.ruled_out]
-        return [*parts, ("  try:      ", self.fix)] if self.fix else parts
+        return [*parts, ("  try:      ", plain(self.fix))] if self.fix else parts
 
     def _repr_html_(self) -> str:
         pre = "style='white-space:pre-wrap'"
@@ -136,7 +137,8 @@ class Diagnosis:
 
     def json(self) -> dict[str, Any]:
         """Convert it into what JSON can carry."""
-        return asdict(self)
+        causes = [asdict(cause) | {"fix": plain(cause.fix)} for cause in self.causes]
+        return asdict(self) | {"causes": causes}
 
     def __repr__(self) -> str:
         phase = self.status.partition(":")[0]

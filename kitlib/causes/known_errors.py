@@ -69,15 +69,12 @@ def _mounted(prefix: str, path: str) -> str:
     *folders, name = path.strip("/").split("/")
     *above, folder = folders or [""]
     upload, mount = (f"{folder}/{name}", folder) if not above else ("/".join(folders), "/".join(above))
-    fix = (
-        f'volumes={{"/{mount}": volume}}, after volume.upload("{prefix}{upload}"): pods start in /workspace; '
-    )
+    upload, then = f'`volume.upload("{prefix}{upload}")`', "pods start in /workspace; "
     if not folders or folders == ["tmp"]:
-        fix = (
-            f'volumes={{"/data": volume}}, after volume.upload("{name}"), and "/data/{name}" in the program: '
-        )
-        fix += "a pod has its own / and /tmp, which is also its ~; "
-    return f"{fix}or files=[…] for what is beside the program; run.logs() shows the path"
+        mount, upload = "data", f'`volume.upload("{name}")`, and "/data/{name}" in the program'
+        then = "a pod has its own / and /tmp, which is also its ~; "
+    fix = f'`volumes={{"/{mount}": volume}}`, after {upload}: {then}'
+    return f"{fix}or `files=[…]` for what is beside the program; `run.logs()` shows the path"
 
 
 def known(text: str, *, lasting: bool = False) -> KnownError | None:

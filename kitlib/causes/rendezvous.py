@@ -11,7 +11,7 @@ from kitlib.causes.processes import COMPUTES, Joining, RankState
 
 ENVIRONMENT = "init_process_group() without arguments reads what the launcher has set"
 SLEEPS = "nanosleep"  # in the kernel, of time.sleep
-RUNS = "run.logs() shows what it did; as many nodes= and processes_per_node= as the program waits for"
+RUNS = "`run.logs()` shows what it did; as many `nodes=` and `processes_per_node=` as the program waits for"
 
 
 class Obstacle(NamedTuple):

@@ -16,7 +16,7 @@ from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.signatures import checked, near_argument
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
+from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed, plain
 
 BUILT_IN: dict[str, type[Cluster]] = {"local": LocalCluster, "existing": ExistingCluster}
 
@@ -106,6 +106,14 @@ def credentials(*, environment: Mapping[str, str] | None = None, home: Path | No
         environment: By default this process's variables.
         home: By default the user's.
     """
+    rows = [(*row, plain(fix)) for *row, fix in credential_rows(environment, home)]
+    return Table(("provider", "would use", "next"), rows)
+
+
+def credential_rows(
+    environment: Mapping[str, str] | None = None, home: Path | None = None
+) -> list[tuple[str, str, str]]:
+    """List the rows of `credentials`, whose next step is as the fix of an error."""
     variables = dict(os.environ if environment is None else environment), home or config.home_directory()
     rows = []
     for provider in _providers():
@@ -113,7 +121,7 @@ def credentials(*, environment: Mapping[str, str] | None = None, home: Path | No
             rows.append((provider, *provider_class(provider).credentials(*variables)))
         except ProviderFailed as error:  # the clouds are not installed
             rows.append((provider, error.what, error.fix))
-    return Table(("provider", "would use", "next"), rows)
+    return rows
 
 
 def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | None:
@@ -135,7 +143,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
                 next(iter(where)),
                 ["name", "provider", "kubeconfig", "context", "start"],
                 value=next(iter(where.values())),
-                otherwise=f"pass provider={' or '.join(map(repr, _providers()))}",
+                otherwise=f"pass `provider={' or '.join(map(repr, _providers()))}`",
             ),
         )
     classes = [provider_class(name) for name in (_used() if provider is None else [provider])]
@@ -203,7 +211,7 @@ def _not_there(name: str, provider: str) -> ClusterNotFound:
     return ClusterNotFound(
         f"{provider} has no cluster of that name there",
         about=f'cluster "{name}"',
-        fix=f'say where it is, or create it: kit.create_cluster("{provider}", name="{name}")'
+        fix=f'say where it is, or create it: `kit.create_cluster("{provider}", name="{name}")`'
         + (f"; used from here: {', '.join(known)}" if known else ""),
     )
 

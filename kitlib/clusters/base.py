@@ -101,7 +101,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
         """Describe the credentials that would be used, from variables and files, and the next step."""
-        return "nothing: it needs no account", f'kit.create_cluster("{cls.provider}")'
+        return "nothing: it needs no account", f'`kit.create_cluster("{cls.provider}")`'
 
     @property
     def registry(self) -> object | None:
@@ -139,8 +139,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             raise BadInput(
                 "no image for training pods was built for this cluster",
                 about=f'cluster "{self.name}"',
-                fix="kit.build_image(cluster=cluster) builds it, once, as notebook 03 does; or set "
-                "TRAINYARD_IMAGE, or a job's image=",
+                fix="`kit.build_image(cluster=cluster)` builds it, once, as notebook 03 does; or set "
+                "TRAINYARD_IMAGE, or a job's `image=`",
             )
         return image or config.DEFAULT_IMAGE
 
@@ -193,7 +193,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def _switch(self, verb: str, node: str) -> None:
         """Stop, shut down, start, isolate or reconnect a node."""
         what = f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}"
-        fix = 'use a local cluster: kit.create_cluster("local")'
+        fix = 'use a local cluster: `kit.create_cluster("local")`'
         raise BadInput(what, about=f'node "{node}" of cluster "{self.name}"', fix=fix)
 
     # Looking
@@ -301,7 +301,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """
         if self.kube.find(pvc.CLAIM, name) is None:
             known = ", ".join(str(volume["volume"]) for volume in self.volumes()) or "none"
-            fix = f'the volumes are: {known}; or cluster.create_volume("{name}")'
+            fix = f'the volumes are: {known}; or `cluster.create_volume("{name}")`'
             raise VolumeNotFound("there is no such volume", about=pvc.about(self.kube, name), fix=fix)
         return Volume(self, name)
 

@@ -45,7 +45,7 @@ class ExistingCluster(Cluster):
         super().__init__(name)
         self._source = str(kubeconfig or search_path())
         if not files(self._source):
-            fix = "give one that exists, with kubeconfig= or in the variable KUBECONFIG"
+            fix = "give one that exists, with `kubeconfig=` or in the variable KUBECONFIG"
             if _memory(name).exists():
                 fix += f'; "rm {_memory(name)}" lets the kit forget this cluster'
             raise BadInput("there is no such kubeconfig", about=self._source, fix=fix)
@@ -77,9 +77,9 @@ class ExistingCluster(Cluster):
         path = search_path(environment, home)
         how = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
         if not files(path):
-            fix = 'kit.create_cluster("existing", kubeconfig="FILE")'
+            fix = '`kit.create_cluster("existing", kubeconfig="FILE")`'
             return f"no kubeconfig: {how}, {path}, does not exist", fix
-        return f"{how}: {path}", 'kit.create_cluster("existing"), and look at its nodes'
+        return f"{how}: {path}", '`kit.create_cluster("existing")`, and look at its nodes'
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":

@@ -96,12 +96,13 @@ class LocalCluster(ScalableCluster):
                     raise broken(name, now) from error
                 raise
             except Unfinished as error:
-                fix = f'kit.clusters.find("{name}").delete()'
+                fix = f'`kit.clusters.find("{name}").delete()`'
                 what = "stopped before it was removed; parts of the cluster remain"
                 raise Interrupted(what, about=f'cluster "{name}"', fix=fix) from error
             except KeyboardInterrupt as error:
-                what, fix = "the unfinished cluster is removed", f'kit.create_cluster("local", name="{name}")'
-                raise Interrupted(f"stopped; {what}", about=f'cluster "{name}"', fix=fix) from error
+                fix = f'`kit.create_cluster("local", name="{name}")`'
+                what = "stopped; the unfinished cluster is removed"
+                raise Interrupted(what, about=f'cluster "{name}"', fix=fix) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
         cluster = cls(name, status)
         if recreate and kubeconfigs.is_merged(name):
@@ -284,10 +285,10 @@ class LocalCluster(ScalableCluster):
 def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
     """Build the error for a cluster that cannot be used."""
     if status["state"] == "stopped":
-        fix = f'kit.connect("{name}", start=True)'
+        fix = f'`kit.connect("{name}", start=True)`'
     else:
         shape = f'name="{name}", nodes={status.get("nodes", 4)}'
-        fix = f'kit.create_cluster("local", {shape}, recreate=True) recreates it'
+        fix = f'`kit.create_cluster("local", {shape}, recreate=True)` recreates it'
     return ClusterBroken(
         f"the cluster is {status['state']}: {status.get('reason') or 'no reason is known'}",
         about=f'cluster "{name}"',
@@ -301,7 +302,7 @@ def not_found(name: str) -> ClusterNotFound:
     return ClusterNotFound(
         "there is no such cluster",
         about=f'cluster "{name}"',
-        fix=f'kit.create_cluster("local", name="{name}")'
+        fix=f'`kit.create_cluster("local", name="{name}")`'
         + (f", or use one of these: {known}" if known else ""),
     )
 
@@ -320,7 +321,7 @@ def _arguments(shape: Shape) -> list[str]:
     words = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     labels = shape.options.get("labels") or {}
     if not isinstance(labels, dict):
-        raise BadInput("labels are a dict", about=f"labels={labels!r}", fix='labels={"zone": "a"}')
+        raise BadInput("labels are a dict", about=f"labels={labels!r}", fix='`labels={"zone": "a"}`')
     words += [f"--label={key}={value}" for key, value in labels.items()]
     return words + (["--no-warm"] if shape.options.get("warm") is False else [])
 

@@ -35,7 +35,7 @@ def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
         raise Rejected(
             f'this kubeconfig leads to the namespace "{kube.namespace}", and may not see nodes',
             about=f'nodes of cluster "{kube.cluster}"',
-            fix='cluster.pods() tells the node of each of your pods, cluster.top("pods") what they use; '
+            fix='`cluster.pods()` tells the node of each of your pods, `cluster.top("pods")` what they use; '
             "only the cluster's administrator may list nodes",
             status=error.status,
             reason=error.reason,
@@ -101,7 +101,7 @@ def usage(kube: Kube, of: str) -> Table:
     from kitlib.metrics.node_usage import node_usage, pod_usage  # with numpy, a fifth of the command line
 
     if of not in METRICS:
-        raise BadInput("top is for nodes and for pods", about=f"top({of!r})", fix='top("pods")')
+        raise BadInput("top is for nodes and for pods", about=f"top({of!r})", fix='`top("pods")`')
     try:
         figures = list_nodes(kube, METRICS[of]) if of == "nodes" else kube.get_all(METRICS[of])
     except Rejected as error:
@@ -130,7 +130,7 @@ def wait_ready(kube: Kube, *, timeout: float | None) -> None:
             what="the nodes to be Ready",
             until=lambda snapshot: bool(snapshot["Node"]) and all(map(is_ready, snapshot["Node"].values())),
             about=f'cluster "{kube.cluster}"',
-            resume="cluster.wait_ready() waits again",
+            resume="`cluster.wait_ready()` waits again",
             describe=lambda snapshot: readiness(snapshot["Node"].values()),
             report=line.update,
         )

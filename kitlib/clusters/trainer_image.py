@@ -22,7 +22,8 @@ OFFICIAL = frozenset(
     + ["typing_extensions"]
 )
 BUILDER = (
-    'kit.build_image(cluster=cluster, registry="HOST/PATH") builds the trainers\' image; or name one: image='
+    '`kit.build_image(cluster=cluster, registry="HOST/PATH")` builds the trainers\' image; '
+    "or name one: `image=`"
 )
 # The tags of https://hub.docker.com/r/pytorch/pytorch/tags, and an image there with another one.
 HUB_TAGS = r"latest|\d+\.\d+(?:\.\d+)?-cuda\d+(?:\.\d+)?-cudnn\d+-(?:runtime|devel)"

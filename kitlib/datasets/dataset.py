@@ -140,7 +140,7 @@ class DatasetJob(Job):
         if dataset not in NAMES:
             raise BadInput("unknown dataset", about=repr(dataset), fix=f"one of {', '.join(NAMES)}")
         if synthetic not in (None, True, False):
-            raise BadInput("synthetic is True, False or None", about=repr(synthetic), fix="synthetic=None")
+            raise BadInput("synthetic is True, False or None", about=repr(synthetic), fix="`synthetic=None`")
         if limit is not None:
             check_count(limit, what="limit", least=10, most=100_000)
         if records and dataset not in WITH_RECORDS:
@@ -350,7 +350,7 @@ def _failed(run: Run, message: str) -> DatasetFailed:
     fixes = {
         "the volume": "make a larger volume, or remove what is not needed from this one",
         "wrong checksum": "set TRAINYARD_DATASET_MIRROR to the address of a folder that has the right files",
-        "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or pass synthetic=True",
+        "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or pass `synthetic=True`",
     }
     fix = next((fix for start, fix in fixes.items() if message.startswith(start)), "look at its log")
     return DatasetFailed(message, about=f'run "{run.name}" in cluster "{run.kube.cluster}"', fix=fix)

@@ -133,16 +133,16 @@ def near_argument(wrong: str, names: Sequence[str], *, value: object = None, oth
 
     Example:
         >>> near_argument("node", ["nodes", "args"], value=4)
-        'nodes=4'
+        '`nodes=4`'
     """
     synonyms = [name for name in _SYNONYMS.get(wrong.lower(), ()) if name in names]
     inside = [name for name in names if len(name) > 3 and (name in wrong or wrong in name)]
     near = synonyms or difflib.get_close_matches(wrong.lower(), names, n=1) or inside
     if near:
-        return f"{near[0]}={_short(value)}"
+        return f"`{near[0]}={_short(value)}`"
     if otherwise:
         return otherwise
-    more = f"; a flag of the program is args={{{wrong!r}: {_short(value)}}}" if "args" in names else ""
+    more = f"; a flag of the program is `args={{{wrong!r}: {_short(value)}}}`" if "args" in names else ""
     return f"its arguments are {', '.join(names)}{more}"
 
 

@@ -25,7 +25,7 @@ def check_gpus(gpus: int | None) -> int | None:
 def check_image(image: str | None) -> str | None:
     """Return the name of an image, checked."""
     if image is not None and (not isinstance(image, str) or len(image.split()) != 1):
-        raise BadInput("image is a name", about=f"image={image!r}", fix='image="registry.example/mine:1"')
+        raise BadInput("image is a name", about=f"image={image!r}", fix='`image="registry.example/mine:1"`')
     return image
 
 
@@ -35,7 +35,7 @@ def check_environment(env: Mapping[str, object]) -> list[Object]:
     Raises:
         BadInput: A name is none, is of the ranks, or a value is neither text nor a number.
     """
-    example = 'env={"WANDB_MODE": "offline"}'
+    example = '`env={"WANDB_MODE": "offline"}`'
     if not isinstance(env, Mapping):
         raise BadInput("environment variables are a dict: name -> value", about=f"env={env!r}", fix=example)
     for name, value in env.items():
@@ -44,10 +44,10 @@ def check_environment(env: Mapping[str, object]) -> list[Object]:
                 "this is not a name of an environment variable", about=f"env={name!r}", fix=example
             )
         if OF_RANKS.fullmatch(name):
-            fix = "leave it out; nodes= and processes_per_node= say how many ranks there are"
+            fix = "leave it out; `nodes=` and `processes_per_node=` say how many ranks there are"
             raise BadInput("this variable is set for each rank", about=f"env={name!r}", fix=fix)
         if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
-            fix = f'write its text: env={{{name!r}: "1"}}'
+            fix = f'write its text: `env={{{name!r}: "1"}}`'
             raise BadInput("an environment variable is text", about=f"env={{{name!r}: {value!r}}}", fix=fix)
     values = literal(map(str, env.values()))
     return [{"name": name, "value": value} for name, value in zip(env, values, strict=True)]
@@ -59,7 +59,7 @@ def claims_of(volumes: Mapping[str, object]) -> dict[str, str]:
     Raises:
         BadInput: A path is relative or reserved, or a name is none of a volume.
     """
-    example = 'volumes={"/data": "shared"}'
+    example = '`volumes={"/data": "shared"}`'
     if not isinstance(volumes, Mapping):
         raise BadInput("volumes are a dict: path -> volume", about=f"volumes={volumes!r}", fix=example)
     claims = {}

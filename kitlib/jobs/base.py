@@ -119,7 +119,7 @@ class Job(ABC):
             >>> job = job.patch({"spec": {"activeDeadlineSeconds": 600}})
         """
         if not isinstance(overrides, Mapping):
-            raise BadInput("a patch is a dict", about=repr(overrides), fix='job.patch({"spec": {…}})')
+            raise BadInput("a patch is a dict", about=repr(overrides), fix='`job.patch({"spec": {…}})`')
         job = copy.copy(self)
         job.patches = (*self.patches, copy.deepcopy(dict(overrides)))
         return job

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from kitlib.causes.rules.network import ALLOWING, blocked
 from kitlib.clusters.trainer_image import BUILDER, lacking
 from kitlib.config import DATA
-from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
+from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists, plain
 from kitlib.jobs.base import Job
 from kitlib.jobs.sources import required
 from kitlib.k8s import names, pods
@@ -41,12 +41,12 @@ _REFERENCES = {
 _TEMPLATES = ("ps.json", "worker.json")  # parameter servers: their master creates these pods
 # By a part of a refusal: what to change.
 _FIXES = {
-    "must specify limits.memory": 'memory="2Gi" is the limit that this namespace\'s quota demands',
-    "must specify limits.cpu": "cpu=1 is the limit that this namespace's quota demands",
-    "must specify requests.memory": 'memory="2Gi" is the request that this namespace\'s quota demands',
-    "must specify requests.cpu": "cpu=1 is the request that this namespace's quota demands",
-    "violates PodSecurity": "change what is named with job.patch(…), or use a namespace that allows it",
-    "PriorityClass": "leave priority= out, or have the cluster's administrator create the class",
+    "must specify limits.memory": '`memory="2Gi"` is the limit that this namespace\'s quota demands',
+    "must specify limits.cpu": "`cpu=1` is the limit that this namespace's quota demands",
+    "must specify requests.memory": '`memory="2Gi"` is the request that this namespace\'s quota demands',
+    "must specify requests.cpu": "`cpu=1` is the request that this namespace's quota demands",
+    "violates PodSecurity": "change what is named with `job.patch(…)`, or use a namespace that allows it",
+    "PriorityClass": "leave `priority=` out, or have the cluster's administrator create the class",
     "runtimeclass": "kubectl get runtimeclass lists what there is",
     "serviceaccount": "kubectl get serviceaccounts lists what there is",
 }
@@ -110,7 +110,7 @@ def check_access_modes(kube: Kube, job: Job, objects: Sequence[Object], *, about
         else:
             continue
         what = f'volume "{claim}" is for {place} at a time: {modes[0]}, of StorageClass "{name}"'
-        fix = f"create_volume with {storage_class.shared_class(classes)}; or nodes=1"
+        fix = f"create_volume with {storage_class.shared_class(classes)}; or `nodes=1`"
         raise BadInput(what, about=about, fix=fix)
 
 
@@ -207,7 +207,7 @@ def warn_of_image(job: Job, *, about: str) -> None:
     own = {PurePosixPath(path).parts[0].removesuffix(".py") for path in sources}
     modules = {module for path, text in sources.items() if path.endswith(".py") for module in required(text)}
     if missing := lacking(job.image, modules - own):
-        log.warning("%s: image %s has no %s; %s", about, job.image, ", ".join(missing), BUILDER)
+        log.warning("%s: image %s has no %s; %s", about, job.image, ", ".join(missing), plain(BUILDER))
 
 
 def pod_samples(item: Object, *, accounts: Collection[str] = ()) -> Iterator[PodSample]:
@@ -250,7 +250,7 @@ def check_owner(kube: Kube, item: Object, run: str) -> Object | None:
     old = kube.find(item["kind"], item["metadata"]["name"])
     if old is not None and (old["metadata"].get("labels") or {}).get(names.RUN) != run:
         about = f'{title(item)} in cluster "{kube.cluster}"'
-        raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
+        raise RunExists("something else has the name of this run", about=about, fix="give it another `name=`")
     return old
 
 
@@ -273,19 +273,21 @@ def launch_error(
     """Build the error of a refused object: the operator that is missing, or what to change."""
     main = objects[-1]
     operator = KINDS[main["kind"]].operator
-    install = f'kit.install("{operator}", cluster="{cluster}")'
+    install = f'`kit.install("{operator}", cluster="{cluster}")`'
     if objects[document] is main and error.status == 404 and "has no kind" in error.what:
         what = f"the cluster has no kind {main['kind']} in {main['apiVersion']}"
         return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
     kind = objects[document]["kind"]
-    fix = f'fix what is named, in job.patch(…) or in the arguments; job.manifest("{kind}") has these lines'
+    fix = (
+        f'fix what is named, in `job.patch(…)` or in the arguments; `job.manifest("{kind}")` has these lines'
+    )
     fix = next((words for sign, words in _FIXES.items() if sign in error.what), fix)
     fix = admission_hint(error.what) or fix
     if "cannot create resource" in error.what:
         fix = error.fix
     if "violates PodSecurity" in error.what and not job.security.restricted:
         fix = (
-            f"leave out run_as_user=0 and TRAINYARD_RUN_AS_USER: this namespace allows no root; if image "
+            f"leave out `run_as_user=0` and TRAINYARD_RUN_AS_USER: this namespace allows no root; if image "
             f"{job.image} needs it, build one that does not, or use another namespace"
         )
     if operator and "failed calling webhook" in error.what:
@@ -309,7 +311,7 @@ def _check_quotas(
                 f'the run\'s {count} pods need {needed:g} of {resource}, and quota "{name}" allows {hard:g}, '
                 f"of which {free:g} are free"
             )
-            fix = "fewer nodes=, or less of it for each; delete runs and pods that are not needed"
+            fix = "fewer `nodes=`, or less of it for each; delete runs and pods that are not needed"
             if needed > hard or at_once > free:
                 raise BadInput(what, about=about, fix=fix)
             log.warning("%s: %s; its pods wait until there is room. %s", about, what, fix)
@@ -352,7 +354,7 @@ def usage(pod: Object, resource: str) -> float:
 
 def _creation(kind: str, name: str) -> str:
     if kind == "PersistentVolumeClaim":
-        return f'cluster.create_volume("{name}"); cluster.volumes() lists the existing ones'
+        return f'`cluster.create_volume("{name}")`; `cluster.volumes()` lists the existing ones'
     if kind == "ConfigMap":
         return f"kubectl create configmap {name} --from-literal=KEY=VALUE, or --from-file=PATH"
     return (

@@ -75,7 +75,7 @@ def arguments(
     function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None
 ) -> dict[str, object]:
     """Check a function's arguments: a dict of those that it takes."""
-    fix = 'args={"epochs": 3}'
+    fix = '`args={"epochs": 3}`'
     if args and not isinstance(args, Mapping):
         raise BadInput("a function's arguments are a dict", about=f"args={args!r}", fix=fix)
     values: dict[str, object] = dict(args) if isinstance(args, Mapping) else {}
@@ -178,7 +178,7 @@ def _fix(name: str, value: object, *, before: bool) -> str:
         ):
             return f"inside the function: from {value.__module__} import {name}"
         return f"define {name} inside the function, or in a module beside the notebook that it imports"
-    return f'pass {name} as an argument: args={{"{name}": …}}'
+    return f'pass {name} as an argument: `args={{"{name}": …}}`'
 
 
 def _augmented(tree: ast.Module) -> set[str]:

@@ -52,7 +52,7 @@ class IndexedJob(TrainingJob):
             fix = '"torchrun": it sets what accelerate, deepspeed, composer and Lightning read; or "python"'
             raise BadInput("there is no such launcher", about=f"launcher={launcher!r}", fix=fix)
         if launcher == "python" and self.processes_per_node > 1:
-            fix = 'launcher="torchrun", or processes_per_node=1'
+            fix = '`launcher="torchrun"`, or `processes_per_node=1`'
             raise BadInput("python starts one process in each pod", about=f"launcher={launcher!r}", fix=fix)
         self.launcher = launcher
 

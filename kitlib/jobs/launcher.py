@@ -13,7 +13,7 @@ from kitlib.clusters import Cluster, connect
 from kitlib.clusters.trainer_image import missing_tag
 from kitlib.display.signatures import checked
 from kitlib.display.tables import parse_time
-from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected, RunExists, WaitTimeout
+from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected, RunExists, WaitTimeout, plain
 from kitlib.jobs import checks
 from kitlib.jobs.base import Job, JobArguments, TrainingJob
 from kitlib.jobs.indexed_job import IndexedJob
@@ -124,8 +124,9 @@ def _warn_of_ranks_alone(job: Job) -> str:
     what, fix = ranks_alone(job)
     if not fix or not isinstance(job, TrainingJob) or job.layout is None:
         return what
-    log.warning("%s: %s; %s", job.layout.name, what, fix)
-    return f"{job.layout.name}: {what}; {fix}"
+    warning = f"{job.layout.name}: {what}; {plain(fix)}"
+    log.warning("%s", warning)
+    return warning
 
 
 def _earlier(kube: Kube, name: str, main: Object, *, replace: bool, about: str) -> list[Object]:
@@ -134,7 +135,7 @@ def _earlier(kube: Kube, name: str, main: Object, *, replace: bool, about: str) 
     if main_object is not None and not replace:
         raise _exists(about)
     if main_object is not None and (main_object["metadata"].get("labels") or {}).get(names.RUN) != name:
-        raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
+        raise RunExists("something else has the name of this run", about=about, fix="give it another `name=`")
     if not replace:
         return []
     objects = RunObjects(kube, name)
@@ -171,7 +172,7 @@ def _check(
     except BadInput as error:
         if must_fit and cluster.provider == "local":  # elsewhere an autoscaler may add such a node
             raise
-        log.warning("%s; its pods wait until there is such a node. %s", error.what, error.fix)
+        log.warning("%s; its pods wait until there is such a node. %s", error.what, plain(error.fix))
     for priority in job.priorities:
         ensure_priority_class(kube, priority)
     checks.warn_of_policies(kube, job, objects, about=about)
@@ -179,16 +180,16 @@ def _check(
 
 
 def _exists(about: str) -> RunExists:
-    fix = "kit.launch(job, replace=True) deletes it first; or give this one another name="
+    fix = "`kit.launch(job, replace=True)` deletes it first; or give this one another `name=`"
     return RunExists("a run of this name exists", about=about, fix=fix)
 
 
 def _check_arguments(job: object, options: Mapping[str, object]) -> None:
     if not (isinstance(job, Job | str | Path) or callable(job) or (job is None and "module" in options)):
-        example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
+        example = '`kit.launch("train.py", nodes=4)`, or `kit.launch(kit.IndexedJob("train.py"))`'
         raise BadInput("this is not a job, a program or a function", about=repr(job), fix=example)
     if isinstance(job, Job) and options:
-        about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: kit.IndexedJob(…, nodes=4)"
+        about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: `kit.IndexedJob(…, nodes=4)`"
         raise BadInput("a job has its arguments already", about=about, fix=fix)
 
 

@@ -95,17 +95,18 @@ def read(
     """Find the layout of a trainer: a path, or a module of a project."""
     base = None if root is None else Path(root).expanduser().resolve()
     if base is not None and not base.is_dir():
-        raise BadInput("there is no such folder", about=f"root={str(root)!r}", fix='root="." is this one')
+        raise BadInput("there is no such folder", about=f"root={str(root)!r}", fix='`root="."` is this one')
     if module is not None:
         return _of_module(trainer, base, module)
     if trainer is None:
         raise BadInput("name a trainer or module=", about="trainer=None", fix='"train.py"')
     if Path(trainer).suffix in _NO_PROGRAMS or (" " in str(trainer) and not Path(trainer).exists()):
-        fix = 'kit.launch("train.py", args=["--epochs=3"]); torchrun starts it, or launcher="python"'
+        fix = '`kit.launch("train.py", args=["--epochs=3"])`; torchrun starts it, or `launcher="python"`'
         raise BadInput("a trainer is a Python program, not a command", about=f"trainer {trainer}", fix=fix)
     program = config.find(trainer)
     if base is not None and not program.is_relative_to(base):
-        raise BadInput("the trainer is not below the root", about=f"{program}, root={base}", fix='root=".."')
+        about = f"{program}, root={base}"
+        raise BadInput("the trainer is not below the root", about=about, fix='`root=".."`')
     tree = _parse(program)
     written = dict(_added(tree, program))
     added = tuple(place for place, is_of_file in written.items() if place != program.parent and is_of_file)
@@ -125,7 +126,7 @@ def read(
 def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
     if trainer is not None or not all(part.isidentifier() for part in module.split(".")):
         about = f"module={module!r}" + ("" if trainer is None else f", trainer {trainer}")
-        raise BadInput("a module is not a trainer's path", about=about, fix='module="engine.train"')
+        raise BadInput("a module is not a trainer's path", about=about, fix='`module="engine.train"`')
     parts = Path(*module.split("."))
     tops = [base] if base else list(dict.fromkeys([Path.cwd().resolve(), _marked(Path.cwd().resolve())]))
     places = [place for top in tops if top for place in (top, top / "src")]
@@ -134,7 +135,7 @@ def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
             if file.is_file():
                 return Layout(file, place, (place,), (place,), module, is_root_named=True)
     looked = ", ".join(map(str, places))
-    fix = "name the folder that it is in: root=…"
+    fix = "name the folder that it is in: `root=…`"
     raise BadInput("there is no such module", about=f"module={module!r}, looked for in {looked}", fix=fix)
 
 

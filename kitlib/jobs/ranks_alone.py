@@ -35,7 +35,7 @@ _LIBRARIES = (
         "JAX meets no other process without jax.distributed.initialize()",
     ),
 )
-_OWN_RANKS = 'launcher="torchrun" starts its ranks; or read NODE_RANK and MASTER_ADDR in it'
+_OWN_RANKS = '`launcher="torchrun"` starts its ranks; or read NODE_RANK and MASTER_ADDR in it'
 
 
 def ranks_alone(job: Job) -> tuple[str, str]:

@@ -182,8 +182,8 @@ def _sizes(carried: Sources) -> dict[str, int]:
 
 def _check_sizes(sizes: Mapping[str, int], *, about: str, most: tuple[int, int]) -> None:
     fix = (
-        'put data on a volume: volume.upload("data"), and volumes={"/data": volume} for the job; '
-        'the project too, volume.upload("."), and launch volume://NAME/train.py; or all of it into an image'
+        'put data on a volume: `volume.upload("data")`, and `volumes={"/data": volume}` for the job; '
+        'the project too, `volume.upload(".")`, and launch volume://NAME/train.py; or all of it into an image'
     )
     if len(sizes) > most[0] or sum(sizes.values()) > most[1]:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
@@ -240,7 +240,7 @@ def _keys(carried: Sources) -> dict[str, str]:
 def listed(folder: Path, files: Iterable[str | Path]) -> list[str]:
     """Normalise the files and folders that a program reads: paths below a folder."""
     if isinstance(files, str | Path):
-        raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"files=[{str(files)!r}]")
+        raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"`files=[{str(files)!r}]`")
     found = list[str]()
     for file in files:
         path = folder / Path(file).expanduser()
@@ -248,7 +248,7 @@ def listed(folder: Path, files: Iterable[str | Path]) -> list[str]:
         place = next((place for place in places if place.is_relative_to(folder) and place != folder), None)
         if place is None or not place.exists():
             what = "there is no such file or folder beside the trainer"
-            fix = "name files and folders below that one, which is the root of module=; or use a volume"
+            fix = "name files and folders below that one, which is the root of `module=`; or use a volume"
             raise BadInput(what, about=f"{file}, looked for in {folder}", fix=fix)
         name = place.relative_to(folder).as_posix()
         if twice := [path for path in found if _overlap(name, path)]:
@@ -464,7 +464,7 @@ def flags(args: Mapping[str, Any] | Sequence[object], programs: Iterable[str | b
     """
     if not isinstance(args, Mapping | Sequence) or isinstance(args, str | bytes):
         what = "a trainer's arguments are a dict or a list"
-        raise BadInput(what, about=f"args={args!r}", fix='args={"epochs": 3}')
+        raise BadInput(what, about=f"args={args!r}", fix='`args={"epochs": 3}`')
     words = command_line(args, programs)
     if bad := [word for word in words if "\0" in word or _lone(word)]:
         what = "an argument is UTF-8 text without null characters"

@@ -120,7 +120,7 @@ def _check_limits(nodes: int, fewest: int | None, most: int | None) -> tuple[int
     fewest = check_count(1 if fewest is None else fewest, what="min_nodes", least=1, most=MAX_NODES)
     if not fewest <= nodes <= most:
         what = "nodes lies between min_nodes and max_nodes"
-        fix = f"nodes={nodes}, min_nodes=1, max_nodes={max(nodes, most)}"
+        fix = f"`nodes={nodes}`, `min_nodes=1`, `max_nodes={max(nodes, most)}`"
         raise BadInput(what, about=f"min_nodes={fewest}, nodes={nodes}, max_nodes={most}", fix=fix)
     return fewest, most
 
@@ -162,7 +162,7 @@ class TorchElastic(ElasticTrainingJob):
     ) -> None:
         super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
         if rendezvous not in STORES:
-            fix = " or ".join(f'rendezvous="{store}"' for store in STORES)
+            fix = " or ".join(f'`rendezvous="{store}"`' for store in STORES)
             raise BadInput("there is no such rendezvous", about=f"rendezvous={rendezvous!r}", fix=fix)
         self.rendezvous = rendezvous
 

@@ -14,7 +14,7 @@ from kitlib.k8s.quantities import parse_quantity
 _FIELD = re.compile(r"\b(?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]+\])+")
 _FIXES = {
     400: "correct what is named, and send it again",
-    401: "the credentials are not accepted: kit.credentials() says which are used; or get a new kubeconfig",
+    401: "the credentials are not accepted: `kit.credentials()` says which are used; or get a new kubeconfig",
     403: "ask the cluster's administrator for that permission",
     404: "list what exists, as with: kubectl get all",
     409: "read the object again, and try again",
@@ -53,7 +53,9 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     if status == 403 or admission_hint(message):
         fix = rbac_hint(message)
     elif "failed calling webhook" in message:
-        fix = "the operator that serves this webhook does not run: kubectl get pods -A; kit.install(…) again"
+        fix = (
+            "the operator that serves this webhook does not run: kubectl get pods -A; `kit.install(…)` again"
+        )
     elif reason == "AlreadyExists":
         fix = "choose another name, or delete the old one first"
     return Rejected(message, about=about, fix=fix, status=status, reason=reason)
@@ -80,7 +82,7 @@ def rbac_hint(message: str) -> str:
             "namespace allows no pod that has more rights"
         )
     if 'User "system:anonymous' in message:  # also of a path, such as /version
-        return "sign in first: the request had no credentials; kit.credentials() lists yours"
+        return "sign in first: the request had no credentials; `kit.credentials()` lists yours"
     match = _FORBIDDEN.search(message)
     if match is None:
         return _FIXES[403]
@@ -92,7 +94,7 @@ def admission_hint(message: str) -> str:
     """Name the argument that a quota, a LimitRange, a range of users or Trainer asks for; or nothing."""
     if exceeds_quota(message):
         size = re.search(r"\brequests\.storage=([1-9]\w*)", message.rpartition("limited:")[2])
-        less = f'size="{size[1]}" is the most' if size else "request less"
+        less = f'`size="{size[1]}"` is the most' if size else "request less"
         return f"{less}, or ask the administrator for a larger quota: this one never has the room"
     if "exceeded quota" in message:
         return (
@@ -101,20 +103,21 @@ def admission_hint(message: str) -> str:
     if bounds := sorted({_bound_hint(*bound.groups()) for bound in _BOUND.finditer(message)}):
         return f"{', '.join(bounds)} that the namespace's LimitRange allows"
     if user := _USERS.search(message):
-        return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
+        return f"`run_as_user={user[1]}` of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
     if reserved := _RESERVED.search(message):
-        return f"leave out {reserved[1]}: Trainer sets it itself, from nodes= and processes_per_node="
+        return f"leave out {reserved[1]}: Trainer sets it itself, from `nodes=` and `processes_per_node=`"
     if any(sign in message for sign in _RULES) and "denied" in message:
         return (
             "a rule of this cluster asks for it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "
-            "their registry; cpu= and memory= set a job's limits, image= its image, job.patch(…) all else"
+            "their registry; `cpu=` and `memory=` set a job's limits, `image=` its image, "
+            "`job.patch(…)` all else"
         )
     return ""
 
 
 def _bound_hint(side: str, resource: str, value: str) -> str:
     value = f"{parse_quantity(value):g}" if resource == "cpu" else f'"{value}"'
-    return f"{_ARGUMENTS[resource]}={value} is the {'most' if side == 'maximum' else 'least'}"
+    return f"`{_ARGUMENTS[resource]}={value}` is the {'most' if side == 'maximum' else 'least'}"
 
 
 def exceeds_quota(message: str) -> bool:

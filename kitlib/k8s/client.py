@@ -401,7 +401,7 @@ class Kube:
             if (anonymous or response.status == 401) and self._plugin:
                 message = self._plugin.failure or f"{self._plugin.entry['command']} {NOT_ACCEPTED}"
                 what = f"no user is signed in: {message}"
-                fix = "do what it says, or sign in again; kit.credentials() says which are used"
+                fix = "do what it says, or sign in again; `kit.credentials()` says which are used"
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             if response.status >= 400:
                 raise rejected(response.status, response.data, about=self._place(about))

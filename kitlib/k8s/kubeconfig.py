@@ -72,7 +72,7 @@ def choose(paths: str | Path, *, context: str | None, namespace: str | None, clu
                     entries[part].setdefault(entry["name"], {"name": entry["name"], kind: value})
         if current and current not in entries["contexts"]:
             known = ", ".join(sorted(entries["contexts"])) or "none"
-            fix = f"set context= to one of: {known}"
+            fix = f"set `context=` to one of: {known}"
             raise BadInput(f'the kubeconfig has no context "{current}"', about=about, fix=fix)
         if not current:
             raise KeyError("current-context")
@@ -83,7 +83,7 @@ def choose(paths: str | Path, *, context: str | None, namespace: str | None, clu
     except (OSError, TypeError, AttributeError, LookupError, ValueError, yaml.YAMLError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         what = f"the kubeconfig cannot be used: {reason}"
-        raise BadInput(what, about=about, fix="give another kubeconfig=, or another context=") from error
+        raise BadInput(what, about=about, fix="give another `kubeconfig=`, or another `context=`") from error
     if user and user["user"].get("as"):  # else the kit would do as this user what another may not
         what = f"the kit does not support impersonation: {user['user']['as']}"
         raise BadInput(what, about=about, fix="a user of its own, in place of as: and as-groups:")
@@ -167,7 +167,7 @@ def load(
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         client = api.ApiClient(settings)
     except (*renewal, OSError, TypeError, AttributeError, LookupError, ValueError) as error:
-        fix = "give another kubeconfig=, or another context=; or sign in again"
+        fix = "give another `kubeconfig=`, or another `context=`; or sign in again"
         what = f"the kubeconfig cannot be used: {words_of(error)}"
         raise BadInput(what, about=f'{kubeconfig}, for cluster "{cluster}"', fix=fix) from error
     return client, chosen["contexts"][0]["context"].get("namespace"), plugin

@@ -35,14 +35,14 @@ def validate_name(name: object, *, kind: str, longest: int = 63) -> str:
     """Check that a name is a DNS label (RFC 1123), as Kubernetes requires; the error proposes one that is."""
     if not isinstance(name, str):
         what = f"a {kind}'s name is text, not {type(name).__name__}"
-        raise BadInput(what, about=repr(name), fix=f'name="{kind}-1"')
+        raise BadInput(what, about=repr(name), fix=f'`name="{kind}-1"`')
     if _DNS_LABEL.fullmatch(name) and len(name) <= longest:
         return name
     raise BadInput(
         f"a {kind}'s name has only a-z, 0-9 and -, begins and ends with a letter or digit, "
         f"and is at most {longest} characters long",
         about=f'name "{name}"',
-        fix=f'name="{slug(name, longest) or kind}"',
+        fix=f'`name="{slug(name, longest) or kind}"`',
     )
 
 

@@ -30,7 +30,7 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
         file = (
             f"kubectl apply -f manifests/priority/{name}.yaml" if definition else f'a PriorityClass "{name}"'
         )
-        fix = f"ask the cluster's administrator for it ({file}), or leave out priority="
+        fix = f"ask the cluster's administrator for it ({file}), or leave out `priority=`"
         raise BadInput(f'there is no PriorityClass "{name}"', about=about, fix=fix) from error
     if existing is None and definition is None:
         fix = f'use one that the kit defines, "high" or "low", or create "{name}"'

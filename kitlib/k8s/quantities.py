@@ -38,7 +38,7 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
     match = _QUANTITY.fullmatch(str(value)) if usable else None
     if match is None or parse_quantity(str(value)) <= 0:
         raise BadInput(
-            f"{what} is a Kubernetes quantity above 0", about=f"{what}={value!r}", fix=f"{what}={example}"
+            f"{what} is a Kubernetes quantity above 0", about=f"{what}={value!r}", fix=f"`{what}={example}`"
         )
     return str(value)
 
@@ -46,7 +46,7 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
 def check_count(value: object, *, what: str, least: int, most: int) -> int:
     """Check that a value is a whole number in range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        fix = f"{what}={max(least, min(4, most))}"
+        fix = f"`{what}={max(least, min(4, most))}`"
         raise BadInput(f"{what} is a whole number from {least} to {most}", about=f"{what}={value!r}", fix=fix)
     return value
 

@@ -66,7 +66,7 @@ def seconds(timeout: object) -> float:
     """Check a timeout: a number of seconds above 0."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         what = "a timeout is a number of seconds above 0"
-        raise BadInput(what, about=f"timeout={timeout!r}", fix="timeout=300")
+        raise BadInput(what, about=f"timeout={timeout!r}", fix="`timeout=300`")
     return float(timeout)
 
 

@@ -36,7 +36,7 @@ def read_tensorboard(folder: str | Path) -> list[Event]:
         ) from error
     files = sorted(Path(folder).expanduser().rglob("events.out.tfevents.*"))
     if not files:
-        fix = 'fetch them first: volume.download(f"runs/{run.name}", "here")'
+        fix = 'fetch them first: `volume.download(f"runs/{run.name}", "here")`'
         raise BadInput("there are no event files of TensorBoard", about=str(folder), fix=fix)
     ranks = [_rank(file) for file in files]
     world = max(ranks) + 1

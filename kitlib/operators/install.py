@@ -205,7 +205,7 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None
     """Wait until its workloads are available and its kinds served, then until its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
-    resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'
+    resume = f'`install("{part.name}")` again; `cluster.kubectl("describe pods -n {namespace}")` tells more'
     label, field = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
     watched = (
         [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]

@@ -43,7 +43,7 @@ class RunControl:
         paused = [process for process in self._paused() if rank in (None, process.rank)]
         if not paused:
             what = "no process is paused" if rank is None else f"rank {rank} is not paused"
-            fix = "call run.pause(rank=…) first; run.events() shows which were paused"
+            fix = "call `run.pause(rank=…)` first; `run.events()` shows which were paused"
             raise BadInput(what, about=self.objects.about, fix=fix)
         return Text("\n".join(self._signal(process, "CONT", RESUMED) for process in paused))
 
@@ -68,7 +68,7 @@ class RunControl:
                 for pod in live_pods
                 if (reason := pods.node_unreachable(pod))
             ]
-            fix = f"one of {known}" if known else "wait for the first rendezvous; run.logs() shows it"
+            fix = f"one of {known}" if known else "wait for the first rendezvous; `run.logs()` shows it"
             raise BadInput(what + "".join(lost), about=self.objects.about, fix=fix)
         if processes[rank].pid is None:
             what = f"the trainer of rank {rank} does not report its process"
@@ -101,7 +101,7 @@ class RunControl:
             raise CommandFailed(
                 f"the process could not be {reason.lower()}: {error.what}",
                 about=f"process {process.pid} of {name} in pod {meta['name']}, {self.objects.about}",
-                fix="it may have ended: run.logs() shows it; a new one reports its next rendezvous",
+                fix="it may have ended: `run.logs()` shows it; a new one reports its next rendezvous",
             ) from error
         notes = {RANK: str(process.rank), PID: str(process.pid)}
         self._record(pod, "Pod", reason, f"{name}, process {process.pid}", at=now, annotations=notes)
@@ -114,7 +114,7 @@ class RunControl:
         if job_kinds.servers(main):
             before, fewest, most = job_kinds.replica_limits(main)[0], 1, MAX_WORKERS
         elif fewest == most or main["kind"] == "Job":
-            fix = "launch it with limits: kit.TorchElastic(…, min_nodes=1, max_nodes=8)"
+            fix = "launch it with limits: `kit.TorchElastic(…, min_nodes=1, max_nodes=8)`"
             raise BadInput(f"this run has {before} workers, a fixed number", about=about, fix=fix)
         check_count(workers, what="workers", least=fewest, most=most)
         run_pods = self.objects.pods()

@@ -19,7 +19,7 @@ from kitlib.runs.status import FAILED, RUNNING, RunObjects, RunStatus, find_main
 
 HANG_SECONDS = 60.0
 LOOKS = 8  # pods that are looked at at a time
-FIX = "fix it and launch again; run.logs(rank=…) has all that a rank wrote"
+FIX = "fix it and launch again; `run.logs(rank=…)` has all that a rank wrote"
 
 
 def diagnose(

@@ -100,7 +100,7 @@ class LocalRun(Reports):
                 timeout=timeout,
                 what="the run to end",
                 about=self.about,
-                resume="run.wait() waits again, run.delete() ends it",
+                resume="`run.wait()` waits again, `run.delete()` ends it",
                 report=line.update,
             )
             if self._process.returncode == 0:

@@ -113,14 +113,14 @@ class LogCache:
         if job_kinds.servers(main):
             if rank not in newest and not pods.is_replica_id(rank):
                 what = f"the pods of this run are {', '.join(map(str, newest)) or 'not there yet'}"
-                fix = 'rank="master", rank="ps-0" or rank="worker-0"'
+                fix = '`rank="master"`, `rank="ps-0"` or `rank="worker-0"`'
                 raise BadInput(what, about=f"rank={rank!r}", fix=fix)
             return {rank: newest[rank]} if rank in newest else {}
         deleted = (pods.replica_id(pod) for pod, _ in self.logs.values())
         ranks = {*range(job_kinds.wanted(main)), *newest, *deleted}
         if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
             what = f"the pods of this run have the ranks 0 to {max(ranks)}"
-            raise BadInput(what, about=f"rank={rank!r}", fix="rank=0")
+            raise BadInput(what, about=f"rank={rank!r}", fix="`rank=0`")
         return {rank: newest[rank]} if rank in newest else {}
 
     def lines(self, rank: int | str | None = None) -> dict[int | str, list[Line]]:
@@ -243,7 +243,7 @@ class LogStream:
             members.check()
         except KeyboardInterrupt as error:
             what = "stopped following; the run continues"
-            fix = "run.logs(follow=True) begins again, run.wait() only waits, run.delete() ends it"
+            fix = "`run.logs(follow=True)` begins again, `run.wait()` only waits, `run.delete()` ends it"
             raise Interrupted(what, about=self.objects.about, fix=fix) from error
         finally:
             members.stop()
@@ -265,7 +265,7 @@ class LogStream:
                 timeout=self.timeout,
                 what="the pods to start",
                 about=self.objects.about,
-                resume="follow the logs again, or run.delete()",
+                resume="follow the logs again, or `run.delete()`",
                 describe=lambda state: str(state[1]),
                 report=line.update,
             )

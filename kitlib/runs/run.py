@@ -17,7 +17,7 @@ from kitlib.display.progress import Progress, progress
 from kitlib.display.signatures import checked_class
 from kitlib.display.tables import Table, Text
 from kitlib.display.tracebacks import Line
-from kitlib.errors import KitError, RunFailed, RunNotFound, WaitTimeout
+from kitlib.errors import KitError, RunFailed, RunNotFound, WaitTimeout, plain
 from kitlib.k8s import logs, names, pods
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.events import events_table
@@ -262,8 +262,8 @@ class Run(Reports):
                     timeout=timeout,
                     what="the run to end",
                     about=self.about,
-                    resume=f"run.wait() waits again, run.delete() ends it; from "
-                    f'another kernel: kit.connect("{self.kube.cluster}").run("{self.name}")',
+                    resume=f"`run.wait()` waits again, `run.delete()` ends it; from "
+                    f'another kernel: `kit.connect("{self.kube.cluster}").run("{self.name}")`',
                     report=lambda text: line.update(follower.describe(text) if line.in_place else text),
                 )
             line.done(status.phase, seconds=pods.seconds_run(self.objects.pods()))
@@ -271,7 +271,7 @@ class Run(Reports):
         for cause, fails in self._oddities(status):
             if fails:
                 raise RunFailed(cause.line, about=self.about, fix=cause.fix, rank=cause.rank)
-            log.warning("%s: %s. %s", self.about, cause.line, cause.fix)
+            log.warning("%s: %s. %s", self.about, cause.line, plain(cause.fix))
         return status
 
     def _oddities(self, status: RunStatus) -> Iterator[tuple[Cause, bool]]:
@@ -295,7 +295,7 @@ class Run(Reports):
                 self._check(status)
                 if status.finished:
                     what = "the run has ended before the condition held"
-                    fix = "run.timeline() shows what there was; launch it again, with more epochs"
+                    fix = "`run.timeline()` shows what there was; launch it again, with more epochs"
                     raise WaitTimeout(what, about=self.about, fix=fix)
 
         timeline = wait(
@@ -304,7 +304,7 @@ class Run(Reports):
             timeout=timeout,
             what="the condition to hold",
             about=self.about,
-            resume="run.timeline() shows what there was; wait again, or longer",
+            resume="`run.timeline()` shows what there was; wait again, or longer",
             describe=lambda timeline_now: timeline_now.summary,
             report=line.update,
         )

@@ -300,7 +300,7 @@ class RunObjects:
                     until=lambda seen: not any(ours(pod) for part in seen.values() for pod in part.values()),
                     what="the pods to end",
                     about=self.about,
-                    resume="run.delete() again",
+                    resume="`run.delete()` again",
                     describe=lambda seen: _deleting(list(filter(ours, seen["Pod"].values()))),
                     report=line.update,
                 )

@@ -72,7 +72,7 @@ def inside(path: object, *, what: str = "path") -> str:
     text = str(path)
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not isinstance(path, str) or ".." in parts or "\0" in text:
-        fix = f'paths begin at the root of the volume: {what}="cifar10/train"'
+        fix = f'paths begin at the root of the volume: `{what}="cifar10/train"`'
         raise BadInput("this path leaves the volume", about=f"{what}={path!r}", fix=fix)
     return "/".join(parts)
 

@@ -29,6 +29,7 @@ from kitlib.errors import (
     TransferFailed,
     VolumeFull,
     WaitTimeout,
+    plain,
 )
 from kitlib.k8s import images, limit_ranges, manifests, names, pods
 from kitlib.k8s.api_errors import rbac_hint
@@ -136,7 +137,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
             )
             cause = next(iter(causes(facts)), None)
             if cause and (self._cause is None or cause.kind != self._cause.kind):
-                log.warning("%s waits for its pod: %s; %s", self.about, cause.line, cause.fix)
+                log.warning("%s waits for its pod: %s; %s", self.about, cause.line, plain(cause.fix))
             self._cause = cause
         return pods.why(pod) or pods.status_word(pod)
 
@@ -199,13 +200,13 @@ class HelperPod(AbstractContextManager["HelperPod"]):
             return FileMissing(
                 "there is no such file or folder on the volume",
                 about=f"{'/'.join(filter(None, arguments)) or '/'} on {self.about}",
-                fix="volume.ls() lists the files",
+                fix="`volume.ls()` lists the files",
             )
         if status == TAKEN:
             return BadInput(
                 "a folder of that name exists",
                 about=f"{arguments[1]} on {self.about}",
-                fix="give another to=, or replace=True, which deletes what is in that folder",
+                fix="give another `to=`, or `replace=True`, which deletes what is in that folder",
             )
         return self.failed(output or f"exit status {status}")
 

@@ -156,7 +156,7 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
     size_now = claim["spec"]["resources"]["requests"]["storage"]
     if parse_quantity(size_now) < parse_quantity(size):
         what = f"the volume exists already, with {size_now}"
-        fix = f'size="{size_now}", or delete it first, with all that is on it'
+        fix = f'`size="{size_now}"`, or delete it first, with all that is on it'
         raise BadInput(what, about=f"{about(kube, claim['metadata']['name'])}, size={size}", fix=fix)
 
 
@@ -182,7 +182,7 @@ def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None, siz
 
 def _no_class(kube: Kube, name: str | None, known: str) -> BadInput:
     what = "there is no such StorageClass" if name else "the cluster has no default StorageClass"
-    fix = f"set storage_class= to {known}"
+    fix = f"set `storage_class=` to {known}"
     return BadInput(what, about=f'storage_class={name!r} in cluster "{kube.cluster}"', fix=fix)
 
 
@@ -231,7 +231,7 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
             timeout=timeout,
             what="the claim to get its volume",
             about=about(kube, name),
-            resume="look at cluster.events(); deleting the volume takes the claim back",
+            resume="look at `cluster.events()`; deleting the volume takes the claim back",
             describe=last_words,
             report=line.update,
         )

@@ -53,7 +53,7 @@ def check_access_mode(mode: str | None) -> str | None:
     """Raise BadInput for what is no access mode."""
     if mode is not None and mode not in MODES:
         more = ", ".join(MODES[2:])
-        fix = f'access_mode="{MANY}" for pods on all nodes, "{ONE}" for pods on one; also {more}'
+        fix = f'`access_mode="{MANY}"` for pods on all nodes, "{ONE}" for pods on one; also {more}'
         raise BadInput("there is no such access mode", about=f"access_mode={mode!r}", fix=fix)
     return mode
 
@@ -78,7 +78,7 @@ def choose_access_mode(
         f'volumes of StorageClass "{name}" can be mounted on one node at a time',
         about=about,
         fix=f"{shared_class(classes)} lets pods on all nodes write; "
-        f'or access_mode="{ONE}", if all are on one node',
+        f'or `access_mode="{ONE}"`, if all are on one node',
     )
 
 
@@ -86,4 +86,5 @@ def shared_class(classes: Sequence[Object] | None) -> str:
     """Name the class whose volumes many nodes can mount."""
     names = [item["metadata"]["name"] for item in classes or ()]
     fits = [name for name in names if nodes_of(name, classes) == "many"]
-    return f'storage_class="{fits[0]}"' if fits else "a class for NFS, EFS, Filestore, CephFS or Azure Files"
+    none = "a class for NFS, EFS, Filestore, CephFS or Azure Files"
+    return f'`storage_class="{fits[0]}"`' if fits else none

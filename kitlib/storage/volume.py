@@ -102,7 +102,7 @@ class Volume:
         folder = Path(to).expanduser()
         here = (folder / Path(place or self.name).name if folder.is_dir() else folder).absolute()
         if here.is_dir():
-            raise BadInput("a folder of that name exists", about=str(here), fix="give another to=")
+            raise BadInput("a folder of that name exists", about=str(here), fix="give another `to=`")
         with progress(f"volume {self.name}") as line, HelperPod(self.cluster, self.name) as helper:
             try:
                 done = copy.fetch(helper, place, here, line=line)
@@ -128,7 +128,7 @@ class Volume:
         """
         place = inside(path)
         if not place:
-            raise BadInput("this is the whole volume", about=f"path={path!r}", fix="volume.delete()")
+            raise BadInput("this is the whole volume", about=f"path={path!r}", fix="`volume.delete()`")
         with HelperPod(self.cluster, self.name) as helper:
             copy.remove(helper, place)
 

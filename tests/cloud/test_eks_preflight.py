@@ -199,7 +199,7 @@ def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota
     assert checks.ok and not any("of P instances" in check.name for check in checks.checks)
     aws.reservations["cr-1"]["AvailableInstanceCount"] = 1
     (only,) = EksCluster.preflight("lab", Shape(2, options=options)).failures
-    assert "1 of it are free" in only.message and only.fix == "nodes=1"
+    assert "1 of it are free" in only.message and only.fix == "`nodes=1`"
     aws.reservations["cr-1"] |= {
         "AvailableInstanceCount": 2,
         "EndDate": datetime.now(UTC) + timedelta(hours=2),

@@ -103,7 +103,7 @@ def test_a_zone_that_has_none_left_proposes_the_next_one_where_nobody_can_be_ask
     plan = GkeCluster("dry", GcpSession(PROJECT, ZONE))._planned(Shape(2, options=OPTIONS))
     with pytest.raises(GcpError, match="does not have enough resources") as caught:
         create(GcpSession(PROJECT, ZONE), replace(plan, confirm=False), Steps("dry", clock=google.clock))
-    assert "confirm=True takes us-central1-a" in caught.value.fix
+    assert "`confirm=True` takes us-central1-a" in caught.value.fix
     GkeCluster.delete_at(GcpSession(PROJECT), "dry")
     assert google.left() == []
 

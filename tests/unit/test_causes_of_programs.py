@@ -9,7 +9,7 @@ from kitlib.causes import Facts, causes
 from kitlib.causes.known_errors import known
 from kitlib.causes.rules.programs import RULES
 from kitlib.display.tracebacks import Line
-from kitlib.errors import BadInput
+from kitlib.errors import BadInput, plain
 from kitlib.jobs.launcher import _warn_of_ranks_alone
 from kitlib.k8s import names
 
@@ -247,4 +247,4 @@ def test_a_way_with_idle_gpus_that_there_is_not_is_refused():
 )
 def test_the_argument_that_carries_a_missing_file_is_named(path, argument):
     text = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
-    assert known(text).fix.startswith((f"files={argument} beside the program", f"volumes={argument}"))
+    assert plain(known(text).fix).startswith((f"files={argument} beside the program", f"volumes={argument}"))

@@ -21,7 +21,7 @@ def test_a_dns_label_is_a_name(name):
 def test_anything_else_is_refused_with_a_proposal(name):
     with pytest.raises(BadInput) as refused:
         names.validate_name(name, kind="cluster")
-    assert refused.value.fix.startswith('name="')
+    assert refused.value.fix.startswith('`name="')
 
 
 @given(st.text())

@@ -8,9 +8,12 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 
 import click
+
+from kitlib.errors import CODE
 
 PROGRAM = "trainyard"
 # Each call's command, and the names of its positional arguments.
@@ -18,10 +21,9 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kit.build_image": ("image build", ("name",)),
     "kit.clusters.find().delete": ("cluster delete", ()),
     "kit.connect": ("cluster status", ("name",)),
+    "kit.connect().run": ("run wait", ("name",)),
     "kit.create_cluster": ("cluster create", ("provider",)),
     "kit.credentials": ("doctor", ()),
-    "kit.delete_resources": ("resources delete", ("provider",)),
-    "kit.doctor": ("doctor", ()),
     "kit.IndexedJob": ("launch", ("trainer",)),
     "kit.install": ("operator install", ("name",)),
     "kit.launch": ("launch", ("trainer",)),
@@ -30,7 +32,6 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kit.preflight": ("doctor", ("provider",)),
     "kit.prepare_dataset": ("dataset prepare", ("name",)),
     "kit.TorchElastic": ("launch --kind torch-elastic", ("trainer",)),
-    "kit.uninstall": ("operator uninstall", ("name",)),
     "kit.workshop.add": ("workshop add", ("name",)),
     "kit.workshop.remove": ("workshop remove", ("name",)),
     "cluster.create_volume": ("volume create", ("name",)),
@@ -39,7 +40,6 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cluster.kubectl": ("kubectl", ("words",)),
     "cluster.nodes": ("kubectl get nodes", ()),
     "cluster.pods": ("kubectl get pods -o wide", ()),
-    "cluster.runs": ("run list", ()),
     "cluster.scale": ("cluster scale", ("nodes",)),
     "cluster.top": ("kubectl top", ("words",)),
     "cluster.volumes": ("volume list", ()),
@@ -50,9 +50,11 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "run.events": ("kubectl events", ()),
     "run.logs": ("run logs", ()),
     "run.pause": ("run pause", ()),
+    "run.pods": ("kubectl get pods", ()),
     "run.resume": ("run resume", ()),
     "run.scale": ("run scale", ("workers",)),
     "run.wait": ("run wait", ()),
+    "run.why": ("why", ()),
     "top": ("kubectl top", ("words",)),
     "volume.delete": ("volume delete", ()),
     "volume.download": ("volume download", ("path", "to")),
@@ -68,50 +70,42 @@ IN_PYTHON = (
     "kit.workshop.Jupyter",
     "run.timeline",
 )
-CALL = re.compile(r"\b(?:kit|cluster|run|volume|job)(?:\.\w+)+\(|\b(?:install|top)\((?=\")")
-KEYWORD = re.compile(
-    r"""(?<![\w\-"'.{/=$])([a-z]\w*)=(?!=)("[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w.…]+)?(?![\w"'])"""
-)
 AS_ONE = {"cpu": "cpus"}  # Python's job= arguments that have another name here
 
 
 def for_terminal(
-    text: str, *, command: click.Command | None, root: click.Group, known: Mapping[str, str]
+    fix: str, *, command: click.Command | None, root: click.Group, known: Mapping[str, str]
 ) -> str:
-    """Write a piece of advice for a terminal.
+    """Write a fix for a terminal.
 
     Args:
-        text: With calls and keyword arguments of Python.
+        fix: With calls and keyword arguments of Python between backticks.
         command: That the user gave; keyword arguments become its options.
         root: All commands.
         known: The names that the user gave: of the ``cluster``, ``run`` and ``volume``.
     """
-    parts, end = [], 0
-    for start, stop, call in _calls(text):
-        words = _command_of(call, root, known)
-        parts += [_options(text[end:start], command), text[start:stop] if words is None else words]
-        end = stop
-    return "".join([*parts, _options(text[end:], command)])
+
+    def words(match: re.Match[str]) -> str:
+        name, _, value = match[1].partition("=")
+        if name.isidentifier():
+            return _argument(name, value, command) or match[1]
+        with suppress(SyntaxError):  # where a value of the text is none of Python
+            call = ast.parse(match[1].replace("…", "..."), mode="eval").body
+            return (isinstance(call, ast.Call) and _command_of(call, root, known)) or match[1]
+        return match[1]
+
+    return CODE.sub(words, fix)
 
 
-def _calls(text: str) -> Iterator[tuple[int, int, ast.Call]]:
-    """Find the calls in a text: where each begins and ends, and its syntax."""
-    end = 0
-    while match := CALL.search(text, end):
-        for stop in (place.end() for place in re.finditer(r"\)", text) if place.end() > match.end() - 1):
-            try:
-                call = ast.parse(text[match.start() : stop].replace("…", "..."), mode="eval").body
-            except SyntaxError:
-                continue
-            while chained := re.compile(r"\.\w+\(\)").match(text, stop):
-                stop = chained.end()
-                call = ast.parse(text[match.start() : stop].replace("…", "..."), mode="eval").body
-            if isinstance(call, ast.Call):
-                yield match.start(), stop, call
-            end = stop
-            break
-        else:
-            end = match.end()
+def _argument(name: str, value: str, command: click.Command | None) -> str:
+    """Write an argument as an option of a command, which has no value if it has none; empty for none."""
+    if command is None:
+        return ""
+    try:
+        words = _option(name, ast.literal_eval(value) if value and "…" not in value else ..., command)
+    except (SyntaxError, ValueError):
+        words = _option(name, value, command)
+    return " ".join(words if value or len(words) != 2 else words[:1])
 
 
 def _command_of(call: ast.Call, root: click.Group, known: Mapping[str, str]) -> str | None:
@@ -131,47 +125,38 @@ def _command_of(call: ast.Call, root: click.Group, known: Mapping[str, str]) -> 
     if isinstance(arguments.get("cluster"), str):
         known["cluster"] = str(arguments["cluster"])
     if words.startswith("kubectl"):
-        return " ".join(
-            [PROGRAM, "kubectl", *_where(known), words[8:], str(arguments.get("words", ""))]
-        ).rstrip()
+        rest = str(arguments.get("words", ""))
+        return " ".join([PROGRAM, "kubectl", *_where(known), words[8:], rest]).rstrip()
     return _render(words, arguments, _find(root, words), known)
 
 
 def _find(root: click.Group, message: str) -> click.Command:
     command: click.Command = root
     for word in message.split():
-        candidates = (
-            command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
-        )
-        command = candidates or command
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word) or command
     return command
 
 
 def _value(node: ast.expr) -> object:
     """The value of an argument; of a name or an ellipsis, what stands for any."""
+    if isinstance(node, ast.Dict):
+        return {_value(key): _value(item) for key, item in zip(node.keys, node.values, strict=True) if key}
     try:
-        value = ast.literal_eval(node)
+        return ast.literal_eval(node)
     except ValueError:
-        if isinstance(node, ast.Dict):
-            return {
-                _value(key): _value(item) for key, item in zip(node.keys, node.values, strict=True) if key
-            }
         return ...
-    return value
 
 
 def _render(
     message: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
 ) -> str:
-    receiver = message.split()[0]
+    receiver = message.replace("why", "run").split()[0]
     values = {AS_ONE.get(name, name): value for name, value in arguments.items() if name != "cluster"}
     line = [PROGRAM, *message.split()]
     for param in (param for param in command.params if isinstance(param, click.Argument)):
-        name = str(param.name)
-        variable = (
-            known.get(receiver) if name == "name" and receiver in ("cluster", "run", "volume") else None
-        )
-        value = values.pop(name, variable if variable is not None else ...)
+        names_it = param.name == "name" and receiver in ("cluster", "run", "volume")
+        value = values.pop(str(param.name), known.get(receiver, ...) if names_it else ...)
         if value is not ... or param.required:
             line += _word(param, value)
     for name, value in values.items():
@@ -217,24 +202,3 @@ def _shown(value: object) -> str:
     if value is ...:
         return "NAME"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _options(text: str, command: click.Command | None) -> str:
-    """Write keyword arguments as the options of a command."""
-    if command is None:
-        return text
-
-    def option(match: re.Match[str]) -> str:
-        name, written = match.groups()
-        value: object = ...
-        if written and "…" not in written:
-            try:
-                value = ast.literal_eval(written)
-            except (ValueError, SyntaxError):
-                value = written
-        words = _option(name, value, command)
-        if written is None and len(words) == 2:
-            return words[0]
-        return " ".join(words) or match[0]
-
-    return KEYWORD.sub(option, text)

@@ -371,10 +371,11 @@ def doctor(
         report = preflight(about, name=name, nodes=nodes, **option)
         show(output, report.table()) if output else click.echo(report)
         context.exit(0 if report.ok else 1)
-    credentials = clusters.credentials()
     rows = [
-        (*row[:-1], for_terminal(str(row[-1]), command=None, root=main, known={})) for row in credentials.rows
+        (*row, for_terminal(fix, command=None, root=main, known={}))
+        for *row, fix in clusters.credential_rows()
     ]
-    show(output, machine=machine.doctor(), credentials=Table(credentials.columns, rows))
+    columns = ("provider", "would use", "next")
+    show(output, machine=machine.doctor(), credentials=Table(columns, rows))
     if output is None:
         next_step("trainyard quickstart")

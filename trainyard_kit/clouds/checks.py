@@ -16,7 +16,7 @@ from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
 from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
-from kitlib.errors import KitError, PreflightFailed
+from kitlib.errors import KitError, PreflightFailed, plain
 from trainyard_kit.cluster_checks import check_cluster
 
 
@@ -56,7 +56,7 @@ class Report:
         return tuple(check for check in self.checks if check.level is Level.FAILED)
 
     def table(self) -> Table:
-        rows = [(check.name, check.level.value, check.message, check.fix) for check in self.checks]
+        rows = [(check.name, check.level.value, check.message, plain(check.fix)) for check in self.checks]
         return Table(("check", "result", "found", "how to fix it"), rows, empty="nothing was checked")
 
     def raise_failures(self) -> "Report":

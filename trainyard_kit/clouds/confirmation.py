@@ -32,7 +32,7 @@ def confirm_cost(
         question = f"Start {estimate.about} for about {estimate.total:.2f} dollars?"
     else:
         question = f"{estimate}\n\nStart it?"
-    confirm_typed("yes", question, about=estimate.about, fix="confirm=True", ask=ask)
+    confirm_typed("yes", question, about=estimate.about, fix="`confirm=True`", ask=ask)
 
 
 def committed_cost(standing: Iterable[Estimate]) -> float:
@@ -74,12 +74,12 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
     if already + estimate.total > limit:
         before = f" beside {already:.2f} for what is there already" if already else ""
         hours = int((limit - already - estimate.once) / estimate.an_hour * 10) / 10
-        shorter = f"hours={hours:g}, " if hours >= 0.5 else ""
+        shorter = f"`hours={hours:g}`, " if hours >= 0.5 else ""
         raise BadInput(
             f"it would cost {estimate.total:.2f} dollars in {estimate.hours:g} hours{before}, "
             "which is above the budget; nothing was started",
             about=about,
-            fix=f"{shorter}fewer or smaller nodes, spot=True, or a larger budget",
+            fix=f"{shorter}fewer or smaller nodes, `spot=True`, or a larger budget",
             detail=repr(estimate.table()),
         )
 

@@ -35,7 +35,7 @@ def await_nodes(
                 before, end = now, steps.clock.now() + STANDSTILL
             if fix or steps.clock.now() > end:
                 what = f"{now} of {nodes} training nodes are Ready: {words or 'the cloud gives no reason'}"
-                fix = fix or f"wait, or cluster.scale({now}), so that no more are requested"
+                fix = fix or f"wait, or `cluster.scale({now})`, so that no more are requested"
                 raise ProviderFailed(what, about=steps.title, fix=fix)
             steps.update(STEP, Phase.RUNS, f"{now} of {nodes} are Ready{words and f'; {words}'}")
             steps.sleep(POLL)

@@ -185,7 +185,7 @@ def delete_resources(
     """
     selected = {clusters} if isinstance(clusters, str) else None if clusters is None else set(clusters)
     if selected is not None and not selected:
-        fix = 'clusters=["lab"], or leave it out for all'
+        fix = '`clusters=["lab"]`, or leave it out for all'
         raise BadInput("no cluster is named", about="clusters=[]", fix=fix)
     all_places, errors = places(provider, regions=regions, profile=profile, project=project)
     resources, unanswered = find(all_places, errors)
@@ -199,7 +199,7 @@ def delete_resources(
         listed = "\n".join(f"  {name} ({place.provider.provider}, {place})" for place, name in meant)
         message = f"{len(meant)} clusters and all that belongs to them:\n{listed}\nThey are deleted for good."
         names = ", ".join(name for _, name in meant)
-        confirmation.confirm_typed("delete", message, about=names, fix="confirm=True", ask=ask)
+        confirmation.confirm_typed("delete", message, about=names, fix="`confirm=True`", ask=ask)
     _delete(meant)
     if unanswered:
         raise unanswered[0][1]

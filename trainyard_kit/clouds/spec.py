@@ -132,7 +132,7 @@ def other_machines(has: str, title: str) -> BadInput:
     return BadInput(
         f"it exists already, with other machines: {has}",
         about=title,
-        fix="request these, choose another name, or delete it first; cluster.scale(n) changes how many",
+        fix="request these, choose another name, or delete it first; `cluster.scale(n)` changes how many",
     )
 
 
@@ -141,7 +141,7 @@ def admins_of(raw: object) -> tuple[str, ...]:
         return tuple(dict.fromkeys(map(str, raw)))
     if raw is None:
         return ()
-    raise BadInput("admins are a list", about=f"admins={raw!r}", fix=f"admins=[{raw!r}]")
+    raise BadInput("admins are a list", about=f"admins={raw!r}", fix=f"`admins=[{raw!r}]`")
 
 
 def until_of(hours: object) -> datetime:
@@ -151,6 +151,6 @@ def until_of(hours: object) -> datetime:
 def hours_of(hours: object) -> float:
     if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MOST_HOURS:
         raise BadInput(
-            f"hours are a number from 0.5 to {MOST_HOURS}", about=f"hours={hours!r}", fix=f"hours={HOURS}"
+            f"hours are a number from 0.5 to {MOST_HOURS}", about=f"hours={hours!r}", fix=f"`hours={HOURS}`"
         )
     return float(hours)

@@ -131,7 +131,8 @@ def _in_cluster(cluster: Cluster | None, registry: str, name: str, context: Buil
         raise BadInput(
             "pods push the built image to a registry, and none is configured",
             about=f"image {name}",
-            fix='pass cluster= and registry="HOST/PATH", to which the Secret TRAINYARD_PULL_SECRET may push',
+            fix='pass `cluster=` and `registry="HOST/PATH"`, to which the Secret TRAINYARD_PULL_SECRET may '
+            "push",
         )
     full = f"{registry.rstrip('/')}/{name}"
     seconds, digest = build_in_cluster(cluster, full, context)
@@ -143,7 +144,7 @@ def _check(name: str, tag: str | None, builder: str) -> None:
         raise BadInput(
             "this tag does not say which version it is: a node that has it already may run an old one",
             about=f"image {name}, tag={tag!r}",
-            fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
+            fix='`tag="0.1.0"`, or the commit; without it, the tag is made of the content',
         )
     if builder not in BUILDERS:
         fix = ", ".join(filter(None, BUILDERS))
@@ -156,7 +157,7 @@ def _check_local(name: str, builder: str) -> None:
     instead = "its pods need none: they have the packages of this environment; install here what they lack"
     if builder == "cluster":
         what = "local nodes build no images: their filter of system calls forbids the namespaces of BuildKit"
-        raise BadInput(what, about=about, fix=f'builder="here", with Docker or Podman; or {instead}')
+        raise BadInput(what, about=about, fix=f'`builder="here"`, with Docker or Podman; or {instead}')
     if missing := engines.missing():
         raise NoContainerEngine(missing, about=about, fix=f"start Docker or Podman; or {instead}")
 
@@ -172,7 +173,7 @@ def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
 def _engine(image: str) -> engines.Engine:
     """Find this machine's engine."""
     if (found := engines.find()) is None:
-        fix = "start Docker or Podman here, or have a cluster build it: cluster=…"
+        fix = "start Docker or Podman here, or have a cluster build it: `cluster=…`"
         raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
     return found
 

@@ -20,7 +20,7 @@ from kitlib.clusters.local import LocalCluster
 from kitlib.display.progress import shown_elsewhere
 from kitlib.display.tables import Table, parse_time
 from kitlib.display.tracebacks import Line
-from kitlib.errors import KitError
+from kitlib.errors import KitError, plain
 from kitlib.k8s.events import namespace_events
 from kitlib.k8s.manifests import Object
 from kitlib.runs.run import Run
@@ -325,7 +325,7 @@ class Buttons:
                 result = call.do()
                 message = escape(str(result)) if isinstance(result, str) else "done"
             except KitError as error:
-                fix = f" <i>{escape(error.fix)}</i>" if error.fix else ""
+                fix = f" <i>{escape(plain(error.fix))}</i>" if error.fix else ""
                 message = f"<b style='color:#b3001b'>{escape(error.what)}</b>{fix}"
         self.said.value = f"<code>{escape(call.text)}</code> {message}"
 

@@ -149,7 +149,7 @@ class ParameterServer(TrainingJob):
             raise BadInput(
                 "this is on none of the job's volumes",
                 about=f"{what}={path!r}, volumes={dict(self.volumes)}",
-                fix='volumes={"/data": volume}, and a path below /data',
+                fix='`volumes={"/data": volume}`, and a path below /data',
             )
         return max(holding, key=len)
 
@@ -325,7 +325,7 @@ def _check_grads(grads_to_wait: int, workers: int) -> int:
         raise BadInput(
             "more gradients are waited for than workers compute",
             about=f"grads_to_wait={grads_to_wait}, workers={workers}",
-            fix=f"grads_to_wait={workers} at most; 1 applies each gradient at once",
+            fix=f"`grads_to_wait={workers}` at most; 1 applies each gradient at once",
         )
     return grads_to_wait
 
@@ -333,6 +333,6 @@ def _check_grads(grads_to_wait: int, workers: int) -> int:
 def _check_priorities(priority: Mapping[str, str] | None) -> dict[str, str]:
     raw: object = priority or {}
     if not isinstance(raw, Mapping) or not set(raw) <= set(ROLES):
-        fix = 'the roles are master, ps and worker: priority={"worker": "low"}'
+        fix = 'the roles are master, ps and worker: `priority={"worker": "low"}`'
         raise BadInput("priority is a dict by role", about=f"priority={priority!r}", fix=fix)
     return {role: names.validate_name(name, kind="priority class") for role, name in raw.items()}

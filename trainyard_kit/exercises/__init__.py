@@ -76,7 +76,7 @@ def check(notebook: str, **written: object) -> Checklist:
         raise BadInput(
             f"the exercise takes {', '.join(exercise.takes)}",
             about=f'kit.check("{notebook}") was given {names}',
-            fix=f'kit.check("{notebook}", {call})',
+            fix=f'`kit.check("{notebook}", {call})`',
         )
     if exercise.stub is not None and exercise.stub in written.values():
         return exercise.none_right(UNTOUCHED)

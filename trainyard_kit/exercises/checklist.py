@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 from kitlib.display.tables import Table
-from kitlib.errors import KitError
+from kitlib.errors import KitError, plain
 
 CELL = "<your cell>"
 Answer = Callable[..., Any]  # a function or class that a learner wrote
@@ -160,7 +160,7 @@ def _make(check: ExerciseCheck, written: Mapping[str, object]) -> Finding:
             check.name, False, f"it is not written yet: {error}" if str(error) else "it is not written yet"
         )
     except KitError as error:
-        return Finding(check.name, False, f"{error.what}; try: {error.fix}")
+        return Finding(check.name, False, f"{error.what}; try: {plain(error.fix)}")
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
         return Finding(check.name, False, explain(error))
     return Finding(check.name, True)

@@ -109,7 +109,7 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
         raise BadInput(
             f"a kubeconfig works for {LEAST_HOURS:.2g} to {MOST_HOURS} hours",
             about=f'hours={hours!r}, for attendee "{name}"',
-            fix="hours=12, and again when it has expired",
+            fix="`hours=12`, and again when it has expired",
         )
     _check_ours(kube, namespace)
     lifetime = timedelta(hours=hours)
@@ -217,7 +217,7 @@ def _wait_gone(kube: Kube, name: str) -> None:
         until=lambda snapshot: not snapshot["Namespace"],
         what="the namespace to be gone",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
-        resume=f'kit.workshop.remove("{name}") waits again',
+        resume=f'`kit.workshop.remove("{name}")` waits again',
         describe=describe,
     )
 
@@ -269,7 +269,7 @@ def _wait_counted(kube: Kube, name: str) -> None:
         ),
         what="the quota to be counted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
-        resume=f'kit.workshop.add("{name}") goes on',
+        resume=f'`kit.workshop.add("{name}")` goes on',
         describe=lambda snapshot: "Kubernetes has not counted it yet",
     )
 

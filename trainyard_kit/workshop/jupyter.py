@@ -58,7 +58,7 @@ class Jupyter:
             raise BadInput(
                 "JupyterLab in pods takes an image that has it, with the kit",
                 about=f'cluster "{cluster.name}"',
-                fix='kit.workshop.Jupyter(image="…"); or let attendees use machines of their own',
+                fix='`kit.workshop.Jupyter(image="…")`; or let attendees use machines of their own',
             )
 
     def apply(self, kube: Kube, attendee: Attendee) -> None:

@@ -15,7 +15,7 @@ from kitlib.clusters import Cluster, connect
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.display.progress import Progress, progress
 from kitlib.display.tables import Table
-from kitlib.errors import KitError
+from kitlib.errors import KitError, plain
 from kitlib.jobs import IndexedJob, launch
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
@@ -105,7 +105,7 @@ def _step(rows: list[tuple[object, ...]], what: str, line: Progress) -> Iterator
     except KeyboardInterrupt:
         raise
     except KitError as error:
-        facts = [f"{error.what}; try: {error.fix}", False]
+        facts = [f"{error.what}; try: {plain(error.fix)}", False]
     good = facts[1] if len(facts) > 1 else True
     rows.append((what, f"{time.monotonic() - began:.0f}", READY if good else NOT_READY, facts[0]))
 
@@ -128,7 +128,7 @@ def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
             timeout=PULL_SECONDS,
             what="the images to be on every node",
             about=f'{", ".join(images)} in cluster "{on.name}"',
-            resume="cluster.pods() says why: a wrong name, a missing pull secret; then rehearse again",
+            resume="`cluster.pods()` says why: a wrong name, a missing pull secret; then rehearse again",
             describe=lambda snapshot: "; ".join(map(_pulling, snapshot[PULL].values())),
         )
     finally:

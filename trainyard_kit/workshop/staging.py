@@ -77,7 +77,7 @@ def read_only(source: Mapping[str, Any]) -> Object:
         raise BadInput(
             "it is a disk that one node mounts at a time, and cannot be shared",
             about=f"a volume of the kind {where.get('driver', kind)}",
-            fix="use a storage_class= that supports ReadWriteMany: EFS, Filestore, or an NFS server",
+            fix="use a `storage_class=` that supports ReadWriteMany: EFS, Filestore, or an NFS server",
         )
     return {kind: {**where, "readOnly": True}}
 

@@ -235,7 +235,7 @@ def _people(requested: int | Sequence[str]) -> list[str]:
     people = list(dict.fromkeys(requested))
     if not people:
         raise BadInput(
-            "no attendee is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
+            "no attendee is named", about="attendees=[]", fix='`attendees=["ada", "bob"]`, or `attendees=30`'
         )
     for attendee in people:
         names.validate_name(attendee, kind="attendee", longest=attendees.LONGEST_NAME)

@@ -103,7 +103,7 @@ def _seen(ranks: Sequence[RankState]) -> list[str]:
 def _stopped(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     for state in ranks:
         if state.state in "Tt":
-            fix = f"run.resume(rank={state.rank!r})"
+            fix = f"`run.resume(rank={state.rank!r})`"
             yield _cause(
                 [state], facts, "Paused", "is paused (SIGSTOP): the others wait for it", fix, CERTAIN
             )
@@ -267,7 +267,7 @@ def _all_wait(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     """Say that all wait, where none computes; a program that computes may well write nothing."""
     if all(state.cpu < COMPUTES / 2 for state in ranks):
         what = "all wait, and none computes: in a collective that not all call, or for data"
-        fix = "py-spy in the image shows where each is: a Dockerfile of yours, kit.build_image(dockerfile=…)"
+        fix = "py-spy in the image shows where each is: your Dockerfile, `kit.build_image(dockerfile=…)`"
         cause = _cause(ranks, facts, "AllWait", what, fix, POSSIBLE)
         yield replace(cause, who=f"{len(ranks)} ranks", rank=None)
 
@@ -290,7 +290,7 @@ def _late(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
             call, state = calls[last][common[-1]], next(state for state in ranks if state.rank == last)
             share = f"{min(1.0, most / seconds):.0%} of the time"
             what = f"is slow: the others wait for it {share}, in {call.op}"
-            fix = f"compare its data, node and other programs with the others': run.logs(rank={last})"
+            fix = f"compare its data, node and other programs with the others': `run.logs(rank={last})`"
             late = f"in the last {len(common)} calls it came {most / len(common):.2f} s later than the first"
             yield _cause([state], facts, "SlowRank", what, fix, LIKELY, (late,))
             return

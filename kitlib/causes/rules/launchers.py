@@ -27,7 +27,7 @@ def miscalled(facts: Facts) -> Iterator[Cause]:
         if nodes and int(nodes[1]) > count:
             has = f"{count} pod{'s' * (count > 1)}"
             what = f"waits for {nodes[1]} nodes (--nnodes={nodes[0]}), and the run has {has}"
-            fix = f"--nnodes={count}, or as many pods: kit.launch(…, nodes={nodes[1]})"
+            fix = f"--nnodes={count}, or as many pods: `kit.launch(…, nodes={nodes[1]})`"
             yield _of_torchrun(rank, "Rendezvous", what, fix)
             return
     ranks = [(call.get("node_rank", ""), rank) for rank, call in calls.items()]
@@ -61,7 +61,7 @@ def below_minimum(facts: Facts) -> Iterator[Cause]:
             kind="BelowMinimum",
             who=f"{facts.main['kind']} {facts.main['metadata']['name']}",
             what=f"has {len(live)} workers, and needs {least} at least: the others have left or failed",
-            fix=f"run.scale({least}), or launch it with min_nodes={len(live)}",
+            fix=f"`run.scale({least})`, or launch it with `min_nodes={len(live)}`",
             certainty=POSSIBLE,
         )
 

@@ -183,7 +183,7 @@ def gpus_unused(facts: Facts) -> Iterator[Cause]:
                 who=pods.display_name(rank),
                 what=f"has {count} GPU{'s' * (count > 1)} and trains on the CPU",
                 fix="an image whose CUDA the node's driver knows: kubectl exec POD -- nvidia-smi shows the "
-                "driver, torch.version.cuda what torch was built for; or gpus=0",
+                "driver, torch.version.cuda what torch was built for; or `gpus=0`",
                 evidence=(line.text[:400],),
                 certainty=LIKELY,
                 time=line.time,
@@ -214,7 +214,7 @@ def missing_module(facts: Facts) -> Iterator[Cause]:
                     kind="ModuleNotFound",
                     who=pods.display_name(rank),
                     what=f"cannot import {match[1]}, which lies in {place}",
-                    fix=f'root="{place}" carries it: kit.launch(…, root="{place}"); or files=[…], '
+                    fix=f'`root="{place}"` carries it: `kit.launch(…, root="{place}")`; or `files=[…]`, '
                     "where the program computes its name",
                     evidence=(line.text[:400],),
                     certainty=CERTAIN,

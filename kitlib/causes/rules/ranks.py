@@ -16,19 +16,19 @@ from kitlib.causes.signals import ended_by_node
 from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 
-FIX = "fix it and launch again; run.logs(rank={}) has all that it wrote"
+FIX = "fix it and launch again; `run.logs(rank={})` has all that it wrote"
 SHORT, LONGEST = 120, 400  # characters of a consequence, and of an error
 SIGNALS = {
-    "SIGKILL": ("was killed (SIGKILL)", "run.events() may say by whom; launch again"),
+    "SIGKILL": ("was killed (SIGKILL)", "`run.events()` may say by whom; launch again"),
     "SIGSEGV": ("crashed (SIGSEGV)", "PYTHONFAULTHANDLER=1 in its environment shows the line; launch again"),
     "SIGABRT": ("aborted (SIGABRT)", "the last lines before it name the library; launch again"),
     "SIGBUS": (
         "crashed (SIGBUS): /dev/shm or a mapped file is full",
-        "more memory=, fewer data loader workers",
+        "more `memory=`, fewer data loader workers",
     ),
     "SIGFPE": ("crashed (SIGFPE)", "PYTHONFAULTHANDLER=1 in its environment shows the line"),
     "SIGILL": ("crashed (SIGILL): its image is for another processor", "an image for the node's processor"),
-    "SIGTERM": ("was told to end (SIGTERM)", "run.events() may say by whom; launch again"),
+    "SIGTERM": ("was told to end (SIGTERM)", "`run.events()` may say by whom; launch again"),
     "SIGINT": ("was interrupted (SIGINT)", "launch again"),
     "SIGXCPU": ("used more processor time than its limit (SIGXCPU)", "a higher ulimit -t"),
 }
@@ -97,7 +97,7 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
         evidence.append(end.launcher)
     if end.oom:
         limit = _memory_limit(end.pod)
-        fix = f"memory=… more than {limit}" if limit else "give it more, memory=…"
+        fix = f"`memory=…` more than {limit}" if limit else "give it more, `memory=…`"
         return (
             "OOMKilled",
             "was OOMKilled: it needs more than its memory limit" + (f" of {limit}" if limit else ""),
@@ -105,7 +105,7 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
             evidence,
         )
     if end.pod is not None and pods.node_unreachable(end.pod):
-        fix = "cluster.nodes() shows it; launch again, on the nodes that are left"
+        fix = "`cluster.nodes()` shows it; launch again, on the nodes that are left"
         return "NodeLost", f"is lost: {end.error}", fix, evidence
     meaning = by_code(end.code or 0) or known(end.error) or known(end.text, lasting=True)
     if meaning is not None:
@@ -213,7 +213,7 @@ def _consequence(end: RankEnd, *, alone: bool) -> Cause:
         what=what,
         fix=meaning.fix
         if meaning
-        else "run.logs() of the other ranks, and run.events(), may say why they ended",
+        else "`run.logs()` of the other ranks, and `run.events()`, may say why they ended",
         evidence=(meaning.means if meaning else "it lost its connection to another rank",),
         certainty=CONSEQUENCE,
         time=end.time,

@@ -22,7 +22,7 @@ _COLLECTIVE = re.compile(
     r"Timed out waiting (?P<ms>\d{1,12})ms for (?:recv|send)|"
     r"Watchdog caught collective operation timeout: [^\n]{0,400}Timeout\(ms\)=(?P<ms2>\d{1,12})"
 )
-_LOOK = "run.why() while it hangs names what it does; a collective in `if rank == 0:` is the usual reason"
+_LOOK = "`run.why()` while it hangs names what it does; a collective in `if rank == 0:` is the usual reason"
 
 
 def absent(ends: Sequence[RankEnd], ranks: Sequence[int | str]) -> Iterator[Cause]:
@@ -49,7 +49,7 @@ def absent(ends: Sequence[RankEnd], ranks: Sequence[int | str]) -> Iterator[Caus
     last = next((end.text.splitlines()[-1] for end in ends if end.rank in missing and end.text), "")
     kind, place, fix = "Timeout", "a collective", _LOOK
     if match.re is _STORE:
-        kind, place, fix = "NotJoined", "init_process_group", "run.logs() of it: what did it do instead?"
+        kind, place, fix = "NotJoined", "init_process_group", "`run.logs()` of it: what did it do instead?"
     if missing[0] not in ranks:
         kind, fix = "WorldSize", f"world_size={len(ranks)}; init_process_group() without arguments reads it"
         waited += f"; the run has {len(ranks)} ranks"

@@ -170,7 +170,7 @@ def no_controller(facts: Facts) -> Iterator[Cause]:
     kind, operator = main["kind"], job_kinds.kind_of(main).operator
     what = f"has no pods and no status after {age:.0f} s: no controller acts on it"
     fix = (
-        f'kit.install("{operator}"); kubectl get pods -A shows whether it runs'
+        f'`kit.install("{operator}")`; kubectl get pods -A shows whether it runs'
         if operator
         else "trainyard cluster status"
     )
@@ -225,7 +225,7 @@ def gave_up(facts: Facts) -> Iterator[Cause]:
         return
     text, limits = message.lower(), main["spec"].get("runPolicy") or main["spec"]
     kind, certainty = "JobFailed", CONSEQUENCE
-    what, fix = f"has failed: {message}", "run.logs(); kubectl describe"
+    what, fix = f"has failed: {message}", "`run.logs()`; kubectl describe"
     if "deadline" in text or "active longer" in text:
         kind, certainty = "JobDeadline", CERTAIN
         what = "was ended: it ran longer than its activeDeadlineSeconds"
@@ -236,7 +236,7 @@ def gave_up(facts: Facts) -> Iterator[Cause]:
             "BackoffLimit",
             f"was ended: its pods failed more often than its backoffLimit of {count} allows",
         )
-        fix = "run.logs() of the rank that failed; or raise backoffLimit, which restarts it more often"
+        fix = "`run.logs()` of the rank that failed; or raise backoffLimit, which restarts it more often"
         if main["kind"] != "Job" and not any(pods.phase(pod) == "Failed" for pod in facts.pods):
             certainty = CERTAIN  # the operator has deleted the pods that would say more
     yield Cause(

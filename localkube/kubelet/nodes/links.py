@@ -159,7 +159,7 @@ class LinkManager:
                 raise LocalClusterError(
                     error.message,
                     about=f"link {about}",
-                    fix="leave latency= out, or load the module"
+                    fix="leave `latency=` out, or load the module"
                     if "sch_netem" in error.message
                     else "use a machine that allows namespaces: trainyard doctor",
                 ) from error
@@ -218,7 +218,7 @@ def plan(links: Collection[Link], settings: Mapping[str, Any]) -> tuple[list[dic
                 raise LocalClusterError(
                     "the ends of two links share some of their nodes, and neither contains the other",
                     about=f"{', '.join(sorted(nodes))} and {', '.join(sorted(outer))}",
-                    fix="remove one of them: cluster.unlink()",
+                    fix="remove one of them: `cluster.unlink()`",
                 )
             if nodes <= outer:
                 around[nodes] = bridge_name(outer)  # the smallest is the last

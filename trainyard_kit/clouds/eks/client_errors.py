@@ -52,7 +52,7 @@ def to_error(
     if isinstance(error, boto.ParamValidationError):
         return BadInput(f"AWS refuses these values: {error}", about=about, fix="correct what it names")
     if isinstance(error, boto.ProfileNotFound):
-        fix = f"kit.credentials() lists; or: {SIGN_IN}"
+        fix = f"`kit.credentials()` lists; or: {SIGN_IN}"
         return BadInput(f'no file has the profile "{profile}"', about=about, fix=fix)
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     row = classify("amazon_library", f"{kinds}: {error}")

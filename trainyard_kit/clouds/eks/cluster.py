@@ -139,7 +139,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _reuse_existing(self, info: ClusterInfo, plan: EksPlan, shape: Shape) -> EksPlan:
         if info.state.startswith("delete"):
             message = f"it is being deleted: its stack is {info.state.replace('_', ' ')}"
-            raise ProviderFailed(message, about=self.title, fix="cluster.delete(), then again")
+            raise ProviderFailed(message, about=self.title, fix="`cluster.delete()`, then again")
         if not info.version:  # it failed before its control plane: all of it is created anew
             return plan
         plan = self._in_its_zones(plan, shape)
@@ -162,7 +162,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         having = machines.zones_with(self.session, (plan.machines.type, *plan.machines.others))
         wanted = shape.options.get("zone") or next((zone for zone in zones if zone in having), zones[0])
         if wanted not in zones:
-            fix = f"zone={' or '.join(map(repr, zones))}"
+            fix = f"`zone={' or '.join(map(repr, zones))}`"
             raise BadInput("the cluster has no subnet there", about=f'zone="{wanted}", {self.title}', fix=fix)
         private = parameters.get("PrivateNodes") == "true"
         return replace(plan, zones=zones, zone=planning.ZONES[zones.index(wanted)], private=private)
@@ -271,7 +271,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …
         """
         self._authorize_admin(planning.check_principal(who), self._found().tags)
-        way = f'kit.connect("{self.name}", provider="eks", region="{self.session.region}")'
+        way = f'`kit.connect("{self.name}", provider="eks", region="{self.session.region}")`'
         return Text(
             f"{who} administers {self.title}; they reach it by {way}, "
             "for which IAM has to allow them eks:DescribeCluster and cloudformation:DescribeStacks"
@@ -321,7 +321,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     @property
     def _again(self) -> str:
-        return f'kit.create_cluster("eks", name="{self.name}", region="{self.session.region}")'
+        return f'`kit.create_cluster("eks", name="{self.name}", region="{self.session.region}")`'
 
 
 def regions(session: AwsSession) -> set[str]:

@@ -86,7 +86,7 @@ def _create(
     follow(replaced, steps, fix=fix)
     for stack in replaced:
         if stack.describe() is not None:
-            raise stack.error("cluster.delete(), then create it again")
+            raise stack.error("`cluster.delete()`, then create it again")
     for stack in missing:
         if stack not in resumed:
             body, parameters = plan.template(stack.pool), parameters_of[stack]

@@ -33,7 +33,8 @@ class InstanceType:
 
 def instance_type(session: AwsSession, name: str) -> InstanceType:
     """Look up an instance type that the region has, and that PyTorch's images run on."""
-    about, fix = f'instance_type="{name}"', f'instance_type="{" or ".join(instead(name))}", or another region'
+    about = f'instance_type="{name}"'
+    fix = f'`instance_type="{" or ".join(instead(name))}"`, or another region'
     if gpu := FACTS["too_old"].get(name.partition(".")[0]):
         message = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
         raise BadInput(message, about=about, fix=fix)
@@ -82,7 +83,7 @@ def capacity_block(session: AwsSession, options: Mapping[str, Any], nodes: int) 
         raise BadInput(f"{session.region} has no such reservation", about=about, fix=f"see {page}")
     if reservation.get("ReservationType") != "capacity-block":
         kind, zone = reservation["InstanceType"], reservation["AvailabilityZone"]
-        fix = f'instance_type="{kind}", zone="{zone}", without it'
+        fix = f'`instance_type="{kind}"`, `zone="{zone}"`, without it'
         words = (
             "it is not a Capacity Block, but an open reservation that matching instances use automatically"
         )
@@ -92,7 +93,7 @@ def capacity_block(session: AwsSession, options: Mapping[str, Any], nodes: int) 
         words = when.get(reservation["State"], f"it is {reservation['State'].replace('-', ' ')}")
         raise BadInput(words, about=about, fix=f"the same call when it is active, or another one: {page}")
     if nodes > (most := reservation["TotalInstanceCount"]):
-        raise BadInput(f"it has {most} machines", about=f"{about}, nodes={nodes}", fix=f"nodes={most}")
+        raise BadInput(f"it has {most} machines", about=f"{about}, nodes={nodes}", fix=f"`nodes={most}`")
     kind, zone, end = reservation["InstanceType"], reservation["AvailabilityZone"], reservation["EndDate"]
     return CapacityBlock(str(name), kind, zone, end, reservation["AvailableInstanceCount"])
 
@@ -110,9 +111,9 @@ def zones(session: AwsSession, types: list[str], first: str = "") -> tuple[str, 
     having = zones_with(session, types) & usable
     if not having or len(usable) < 2 or first not in {"", *having}:
         where = f"zone {first}" if first else f"no zone of {session.region}"
-        alternatives = [f'zone="{zone}"' for zone in sorted(having)] if first else []
+        alternatives = [f'`zone="{zone}"`' for zone in sorted(having)] if first else []
         fix = " or ".join(
-            [*alternatives, *(f'instance_type="{other_type}"' for other_type in instead(types[0]))]
+            [*alternatives, *(f'`instance_type="{other_type}"`' for other_type in instead(types[0]))]
         )
         about = f'instance_type="{", ".join(types)}"'
         raise BadInput(f"{where} has {'no ' if first else ''}machines of this type", about=about, fix=fix)
@@ -167,8 +168,9 @@ def check_vcpus(
         if limit is None:
             yield warn(about, message, fix)
         elif vcpus + used > limit:
-            cheaper = '\nor instance_type="m5.xlarge", which has no GPU' if name in ("G and VT", "P") else ""
-            yield failed(about, message, fix + cheaper)
+            if name in ("G and VT", "P"):
+                fix += '\nor `instance_type="m5.xlarge"`, which has no GPU'
+            yield failed(about, message, fix)
         else:
             yield ok(about, message)
 
@@ -253,6 +255,6 @@ def advice(session: AwsSession, kind: str, message: str, *, spot: bool, alternat
         return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
     if row.why is not ErrorReason.STOCKOUT:
         return row.fix
-    cheaper = ["spot=False, which costs more and is seldom refused"] if spot else []
-    types = [f'instance_type="{other_type}"' for other_type in instead(kind)]
-    return "create it again with " + ", or ".join([f'zone="{alternative}"', *cheaper, *types])
+    cheaper = ["`spot=False`, which costs more and is seldom refused"] if spot else []
+    types = [f'`instance_type="{other_type}"`' for other_type in instead(kind)]
+    return "create it again with " + ", or ".join([f'`zone="{alternative}"`', *cheaper, *types])

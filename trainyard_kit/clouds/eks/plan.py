@@ -141,7 +141,7 @@ class EksPlan(CloudSpec):
 
 def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     options = shape.options
-    fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
+    fix = '`instance_type="m5.xlarge"`, or "g4dn.xlarge" for a GPU'
     no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
     block = machines.capacity_block(session, options, shape.nodes)
     names = _strings(options, "instance_types") or [str(options.get("instance_type") or MACHINE)]
@@ -186,7 +186,7 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     if made.efa.stop > 1 and own_network and not made.private:
         message = f"AWS gives no public address to a node with {made.efa.stop} network interfaces"
         about = f"efa=True, {', '.join(names)}"
-        raise BadInput(message, about=about, fix="private=True, which has a NAT gateway")
+        raise BadInput(message, about=about, fix="`private=True`, which has a NAT gateway")
     return made if own_network else replace(made, private=False)
 
 
@@ -194,7 +194,7 @@ def _adapters(types: Sequence[machines.InstanceType]) -> range:
     """The network cards of each node that get a fabric adapter: as many as all its types have."""
     adapters = min((type_.efa for type_ in types), key=len)
     if not adapters:
-        about, fix = ", ".join(type_.name for type_ in types), 'instance_type="g4dn.8xlarge", for one'
+        about, fix = ", ".join(type_.name for type_ in types), '`instance_type="g4dn.8xlarge"`, for one'
         raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
     return adapters
 
@@ -202,7 +202,7 @@ def _adapters(types: Sequence[machines.InstanceType]) -> range:
 def _strings(options: Mapping[str, Any], option: str) -> list[str]:
     value = options.get(option) or []
     if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-        raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"{option}=[{value!r}]")
+        raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"`{option}=[{value!r}]`")
     return list(value)
 
 

@@ -91,7 +91,7 @@ def free(session: AwsSession, name: str) -> Check:
     owner_tags = tags.read(answer["cluster"].get("tags") or {})
     if owner_tags is None:
         text = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
-        return failed("name", text, f'name="{name}-2"')
+        return failed("name", text, f'`name="{name}-2"`')
     return ok("name", f"{name} exists already, created by {owner_tags.owner}")
 
 
@@ -133,7 +133,7 @@ def version(session: AwsSession, requested: str) -> Check:
     known = sorted({item["clusterVersion"] for item in versions})
     if requested not in known:
         text = f"Kubernetes {requested} is not, or no longer, in the standard support of EKS"
-        return failed("version", text, f"set version= to one of: {', '.join(known)}")
+        return failed("version", text, f"set `version=` to one of: {', '.join(known)}")
     return ok("version", f"Kubernetes {requested}")
 
 
@@ -146,10 +146,10 @@ def types(session: AwsSession, plan: EksPlan) -> Iterable[Check]:
         yield ok(about, f"offered in {first}, and in {second} if that has none left{gpus}")
     else:
         text = f"offered in {first} alone{gpus}: when that has none left, there is no other zone"
-        yield warn(about, text, f"instance_type={' or '.join(machines.instead(train.type))}")
+        yield warn(about, text, f"`instance_type={' or '.join(machines.instead(train.type))}`")
     if first not in machines.zones_with(session, [SYSTEM_MACHINE]):
         yield failed(
-            f"instance type {SYSTEM_MACHINE}", f"{first} has none for the system", f'zone="{second}"'
+            f"instance type {SYSTEM_MACHINE}", f"{first} has none for the system", f'`zone="{second}"`'
         )
 
 
@@ -161,7 +161,7 @@ def capacity_block(plan: EksPlan, block: machines.CapacityBlock) -> Check:
     about, until = f"capacity block {block.id}", block.end - timedelta(minutes=30)
     if block.free < plan.machines.count:
         text = f"{plan.machines.count} machines are needed, and {block.free} of it are free"
-        return failed(about, text, f"nodes={block.free}" if block.free else "end the instances that use it")
+        return failed(about, text, f"`nodes={block.free}`" if block.free else "end the instances that use it")
     if plan.tags.expires and plan.tags.expires > until:
         text = f"AWS ends its machines at {until:%Y-%m-%d %H:%M} UTC, before the cluster's end"
         return warn(about, text, "fewer hours; save checkpoints before that time")

@@ -56,7 +56,7 @@ class AwsSession:
         if self.region not in known_regions():
             near = difflib.get_close_matches(self.region or "", known_regions(), n=3) or ["eu-central-1"]
             message = "AWS has no such region" if self.region else "no region is named"
-            fix = f'region="{" or ".join(near)}", or set AWS_REGION'
+            fix = f'`region="{" or ".join(near)}"`, or set AWS_REGION'
             raise BadInput(message, about=f"region={self.region!r}", fix=fix)
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from trainyard_kit.clouds.cloud_errors import CloudError, ErrorReason, classify
 from trainyard_kit.clouds.spec import read_table
 
 CONSOLE = "https://console.cloud.google.com"
-LOGIN = "gcloud auth application-default login; kit.credentials() says which credentials win"
+LOGIN = "gcloud auth application-default login; `kit.credentials()` says which credentials win"
 ROLES = read_table("machines")["google"]["roles"]
 _PERMISSION = re.compile(
     r"""(?i:permission) ['"]?([a-z]+(?:\.\w+){2,3})|([a-z]+(?:\.\w+){2,3})['"]? permission"""

@@ -86,7 +86,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def checked(cls, name: str) -> str:
         names.validate_name(name, kind="cluster", longest=40)
         if name[0].isdigit():
-            what, fix = "a GKE cluster's name begins with a letter", f'name="c{name}"'
+            what, fix = "a GKE cluster's name begins with a letter", f'`name="c{name}"`'
             raise BadInput(what, about=f'name "{name}"', fix=fix)
         return name
 
@@ -95,7 +95,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         before = cls.store.read(name) or {}
         zone = options.get("zone") or before.get("zone")
         if not zone:
-            raise BadInput("no zone is named", about='create_cluster("gke")', fix='zone="us-central1-c"')
+            raise BadInput("no zone is named", about='create_cluster("gke")', fix='`zone="us-central1-c"`')
         return GcpSession(options.get("project") or before.get("project"), str(zone))
 
     @classmethod
@@ -139,7 +139,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     def _planned(self, shape: Shape) -> GkePlan:
         options, disk_gb = shape.options, shape.options.get("disk_gb", spec.DISK_GB)
-        fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
+        fix = '`machine_type="e2-standard-4"`, or `accelerator="nvidia-tesla-t4"` for a GPU'
         gpus = shape.gpus if isinstance(shape.gpus, int) else None
         fixed = ("cpus", "memory", *(() if gpus == shape.gpus else ("gpus",)))
         spec.no_words(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
@@ -170,7 +170,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
                 raise
             return plan  # the preflight names it, with all else that prevents a cluster
         if zone and zone != self.session.zone:
-            what, fix = f"the kit has a cluster of this name in {zone}", f'zone="{zone}", or another name'
+            what, fix = f"the kit has a cluster of this name in {zone}", f'`zone="{zone}"`, or another name'
             raise BadInput(what, about=self.title, fix=fix)
         if existing and existing.expires and existing.expires > datetime.now(UTC):
             return replace(plan, tags=existing)
@@ -253,7 +253,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         item["metadata"] |= {"name": f"trainyard-admin-{names.slug(subject['name'])}"}
         item["subjects"][0] |= subject
         self.kube.apply(item)
-        way = f'kit.connect("{self.name}", provider="gke", project="{project}")'
+        way = f'`kit.connect("{self.name}", provider="gke", project="{project}")`'
         line = f"--member={who} --role=roles/container.clusterViewer"
         line = f"gcloud projects add-iam-policy-binding {project} {line}"
         return Text(f"{who} administers {self.title}; they reach it by {way}, if IAM lets them:\n{line}")
@@ -334,7 +334,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     @property
     def _again(self) -> str:
         where = f'project="{self.session.project}", zone="{self.session.zone}"'
-        return f'kit.create_cluster("gke", name="{self.name}", {where})'
+        return f'`kit.create_cluster("gke", name="{self.name}", {where})`'
 
 
 def _info(cluster: Mapping[str, Any]) -> GkeInfo:
@@ -357,7 +357,7 @@ def _info(cluster: Mapping[str, Any]) -> GkeInfo:
 
 def _request(raw: object) -> dict[str, Any]:
     """Check what is added to the request for a cluster: fields of GKE's API, and none of the kit's."""
-    fix = 'request={"network": "shared", "subnetwork": "lab", "resourceLabels": {"team": "vision"}}'
+    fix = '`request={"network": "shared", "subnetwork": "lab", "resourceLabels": {"team": "vision"}}`'
     if not isinstance(raw, dict):
         raise BadInput("it is a dict", about=f"request={raw!r}", fix=fix)
     if kits := sorted(OF_THE_KIT & raw.keys()):

@@ -155,7 +155,7 @@ class Creation:
                     raise
                 zones = machines.next_zones(self.session, plan.machines) if zones is None else zones
                 if not zones or not plan.confirm:  # no question: the browser may be closed by now
-                    alternative = f"confirm=True takes {zones[0]}, for the same price; or " if zones else ""
+                    alternative = f"`confirm=True` takes {zones[0]}, for the same price; or " if zones else ""
                     error.fix = f"call it again: {alternative}another accelerator; or later"
                     raise
                 zone = zones.pop(0)

@@ -73,22 +73,22 @@ def choose(
     """Choose the machines, with defaults for what is not asked for."""
     kind, machine = str(accelerator or ""), str(machine_type or "")
     if gpus and not (kind or machine):
-        raise BadInput("no kind of GPU is named", about=f"gpus={gpus}", fix='accelerator="nvidia-tesla-t4"')
+        raise BadInput("no kind of GPU is named", about=f"gpus={gpus}", fix='`accelerator="nvidia-tesla-t4"`')
     if kind.rpartition("-")[2] in FACTS["too_old"]:
         what = f"{kind} is older than Turing: PyTorch's builds for CUDA 13 begin at compute capability 7.5"
-        fix = 'accelerator="nvidia-tesla-t4" or "nvidia-l4"'
+        fix = '`accelerator="nvidia-tesla-t4"` or "nvidia-l4"'
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
     kind, count, machine = _with_gpus(kind, gpus, machine)
     if machine.partition("-")[0] in FACTS["arm"]:
         what = "it has ARM cores, and the kit's images are for amd64"
-        raise BadInput(what, about=f"machine_type={machine!r}", fix='machine_type="e2-standard-4"')
+        raise BadInput(what, about=f"machine_type={machine!r}", fix='`machine_type="e2-standard-4"`')
     if machine in FACTS["spot_only"] and not spot:
         what = "Google Cloud gives this machine type as spot only"
-        fix = 'spot=True, or all eight GPUs: machine_type="a3-highgpu-8g", gpus=8'
+        fix = '`spot=True`, or all eight GPUs: `machine_type="a3-highgpu-8g"`, `gpus=8`'
         raise BadInput(what, about=f"machine_type={machine!r}", fix=fix)
     if flex_start and (spot or not count):
         what = "flex-start is for GPUs, and another offer than spot"
-        fix = 'accelerator="nvidia-l4", flex_start=True, without spot'
+        fix = '`accelerator="nvidia-l4"`, `flex_start=True`, without spot'
         raise BadInput(what, about=f"flex_start=True, spot={bool(spot)}, {machine}", fix=fix)
     more: dict[str, Any] = {"disk_gb": disk_gb, "flex_start": bool(flex_start)}
     return Machines(machine, nodes, count, kind if count else "", bool(spot), **more)
@@ -101,7 +101,7 @@ def _with_gpus(kind: str, gpus: int | None, machine: str) -> tuple[str, int, str
         return *sold[machine], machine
     if gpus and not kind:
         has = f"it has {sold[machine][1]} GPUs of kind {sold[machine][0]}" if machine in sold else ""
-        fix = 'accelerator="nvidia-tesla-t4"' if not has else f"leave gpus= out: {has}"
+        fix = '`accelerator="nvidia-tesla-t4"`' if not has else f"leave `gpus=` out: {has}"
         raise BadInput("no kind of GPU is named", about=f"gpus={gpus}, machine_type={machine!r}", fix=fix)
     if not kind or kind in FACTS["attached"] or machine:
         count = 0 if not kind else 1 if gpus is None else gpus
@@ -109,13 +109,13 @@ def _with_gpus(kind: str, gpus: int | None, machine: str) -> tuple[str, int, str
     types = COMES_WITH.get(kind)
     if types is None:
         kinds = ", ".join((*FACTS["attached"], *COMES_WITH))
-        fix = f"machine_type= of your choice, or accelerator= one of {kinds}"
+        fix = f"`machine_type=` of your choice, or `accelerator=` one of {kinds}"
         what = "the kit does not know which machine type comes with this GPU"
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
     count = min(types) if gpus is None else gpus
     if count and count not in types:
         what = f"machines come with {' or '.join(map(str, types))} of them"
-        raise BadInput(what, about=f"accelerator={kind!r}, gpus={count}", fix=f"gpus={min(types)}")
+        raise BadInput(what, about=f"accelerator={kind!r}, gpus={count}", fix=f"`gpus={min(types)}`")
     return kind, count, types[count] if count else CPU_MACHINE
 
 

@@ -131,7 +131,7 @@ def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
         return failed("accelerator", f"{session.zone} has no {kind}", _meant("zone", near))
     if gpus > most:
         text = f"a machine has at most {most} {kind}, and {gpus} are asked for"
-        return failed("accelerator", text, f"gpus={most}")
+        return failed("accelerator", text, f"`gpus={most}`")
     return ok("accelerator", f"{gpus} {kind} in each machine")
 
 
@@ -153,7 +153,7 @@ def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
         item = part.get(session)
         if item is not None and not is_ours(item, name):
             text = f'there is a {part.name} for the name "{name}", and it is not the kit\'s'
-            yield failed("name", text, f'name="{name}-2"')
+            yield failed("name", text, f'`name="{name}-2"`')
 
 
 def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[Check]:
@@ -191,7 +191,7 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
                 continue
             text = f"{needed:g} needed, {room:g} of {quota['limit']:g} free in {where}"
             link = f"{CONSOLE}/iam-admin/quotas?project={session.project}&metric={metric}"
-            alternative = f", spot={not plan.machines.spot}" if "GPU" in metric else ""
+            alternative = f", `spot={not plan.machines.spot}`" if "GPU" in metric else ""
             fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{alternative}"
             good = needed <= room
             yield ok(f"quota {metric}", text) if good else failed(f"quota {metric}", text, fix)

@@ -198,5 +198,5 @@ def _usual_project() -> str:
     except auth.GoogleAuthError:
         project = None
     if not project:
-        raise BadInput("no project is named", about="Google Cloud", fix=f'project="my-project", or {LOGIN}')
+        raise BadInput("no project is named", about="Google Cloud", fix=f'`project="my-project"`, or {LOGIN}')
     return project

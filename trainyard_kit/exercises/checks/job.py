@@ -7,7 +7,7 @@ from typing import Any
 
 from kitlib.causes.cause import CERTAIN
 from kitlib.clusters import Cluster
-from kitlib.errors import WaitTimeout
+from kitlib.errors import WaitTimeout, plain
 from kitlib.k8s import logs, names
 from kitlib.k8s import pods as pod_states
 from kitlib.k8s.manifests import Object
@@ -175,4 +175,4 @@ def _standstill(run: Run) -> tuple[bool, str]:
     if (cause := run.why().first) is None:
         return False, ""
     freed = cause.kind in FREED_BY_OTHERS and NEVER_FREED not in " ".join(cause.evidence)
-    return cause.certainty == CERTAIN and not freed, f"{cause.line}; try: {cause.fix}"
+    return cause.certainty == CERTAIN and not freed, f"{cause.line}; try: {plain(cause.fix)}"
