@@ -21,7 +21,7 @@ from solutions import fold, unfold  # noqa: E402
 from store_outputs import MOST_BYTES, TYPES, digest  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-# Published recipes: no lesson, no exercise.
+# Published recipes: no lesson; an exercise where one earns its place.
 APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_commands")
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
 TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12", "14", "15", "23")
