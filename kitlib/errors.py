@@ -17,7 +17,7 @@ class KitError(Exception):
     Args:
         what: The failure, as a clause: ``there is no such cluster``.
         about: The object it happened to: ``cluster "lab"``.
-        fix: The next thing to try: ```kit.connect("lab", start=True)` ``, or another ```name=` ``.
+        fix: The next thing to try; calls and arguments of Python in it are between backticks.
         detail: Lines to read in full, such as a program's own traceback.
 
     Example:

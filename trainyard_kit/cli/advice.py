@@ -1,6 +1,6 @@
 """The terminal's form of what an error advises: a command for a call of Python, an option for an argument.
 
-Errors advise calls, as notebooks need them: ``kit.create_cluster("eks", region="eu-central-1")``. A terminal
+Errors advise calls, as notebooks need them, between backticks: `kit.connect("lab", start=True)`. A terminal
 shows the command that does the same, `COMMANDS`; its arguments and options are those that click knows.
 """
 
