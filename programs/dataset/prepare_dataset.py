@@ -103,7 +103,7 @@ def suits(existing: dict[str, Any], settings: argparse.Namespace) -> bool:
 def fill(folder: Path, work: Path, settings: argparse.Namespace) -> dict[str, Any]:
     """Write the dataset and its description to a folder."""
     synthetic = settings.source == "synthetic" and settings.name in SOURCES
-    source = "scikit-learn" if settings.name not in SOURCES else "drawn here"
+    source = "scikit-learn" if settings.name not in SOURCES else "a generator of the kit"
     if settings.name in SOURCES and not synthetic:
         try:
             source = fetch_all(folder, work, settings)
