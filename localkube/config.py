@@ -11,10 +11,10 @@ from localkube.errors import LocalClusterError
 from localkube.host import Gpu, HostInfo
 from localkube.kubelet.images.image_table import AUTO, IMAGE_MODES
 from localkube.kubelet.logs.container_log import LogLimits
-from localkube.kubelet.nodes.declared_gpu import DeclaredGpu
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.plugins.declared_gpu import DeclaredGpu
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import TRANSITION_SECONDS, parse_thresholds
 
 MOST_NODES = 100

@@ -21,8 +21,8 @@ from localkube.config import ClusterSpec
 from localkube.controlplane import components, renewal
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.host import HostInfo
-from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.cgroup_hierarchy import machine_processes
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import default_thresholds
 from localkube.network.addresses import NETWORK, LoopbackAddresses, moved_ports
 from localkube.network.fair_shares import POD_NAMESPACES

@@ -12,12 +12,12 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from localkube.api_client import Api
 from localkube.api_path import api_path
 from localkube.errors import ApiError
-from localkube.kubelet.nodes.node import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -234,3 +234,8 @@ class EventRecorder:
                     raise
         await self._api.post(api_path("v1/events", namespace=namespace), body)
         self._correlator.posted(replace(occurrence, name=body["metadata"]["name"], count=1))
+
+
+def rfc3339(*, micro: bool = False) -> str:
+    """Format the present time as the API does; ``micro`` for MicroTime fields."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")

@@ -19,39 +19,39 @@ from localkube.errors import LocalClusterError
 from localkube.kubelet.api_clients import ApiClients
 from localkube.kubelet.cluster_objects import publish_gpus, publish_identities
 from localkube.kubelet.containers.exec import Executions
+from localkube.kubelet.containers.pod_ids import PodIds
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.heartbeat import Heartbeat, stalls
-from localkube.kubelet.http_server import KubeletServer
+from localkube.kubelet.http_server.server import KubeletServer
+from localkube.kubelet.http_server.streaming_routes import Streams
 from localkube.kubelet.images.image_manager import ImageManager, ImageService
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.kubelet_config import KubeletConfig, PlainSettings
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.node_services import NodeServices
 from localkube.kubelet.nodes.links import LinkManager
-from localkube.kubelet.nodes.node_faults import NodeFaults
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
 from localkube.kubelet.pods.component_pods import ComponentPods
 from localkube.kubelet.pods.container_runtime import ContainerRuntime, HostView
+from localkube.kubelet.pods.eviction import EvictionManager
 from localkube.kubelet.pods.mirror_pods import MirrorPods
+from localkube.kubelet.pods.node_faults import NodeFaults
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.pod_files import PodFiles
-from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.pods.process_guard import ProcessGuard
 from localkube.kubelet.pods.sandboxes import Sandboxes
+from localkube.kubelet.pods.shortages import ShortageReporter
 from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.pods.static_pods import StaticPods
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.cgroups import ControlGroups
-from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.gpus import GpuMeter
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.memory_release import release_memory
 from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
-from localkube.kubelet.resources.process_guard import ProcessGuard
-from localkube.kubelet.resources.shortages import ShortageReporter
 from localkube.kubelet.resources.stats import StatsProvider, stats_routes
-from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
 from localkube.kubelet.volumes.object_cache import Access, ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager

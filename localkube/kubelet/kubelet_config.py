@@ -7,8 +7,8 @@ from pathlib import Path
 
 from localkube.host import IdRanges
 from localkube.kubelet.logs.container_log import LogLimits
-from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import TRANSITION_SECONDS
 
 

@@ -11,7 +11,7 @@ from localkube.api_path import api_path
 from localkube.controlplane.etcd_maintenance import maintain_etcd
 from localkube.kubelet.api_clients import ApiClients
 from localkube.kubelet.cluster_objects import publish_api_server, publish_metrics_server
-from localkube.kubelet.http_server import KubeletServer
+from localkube.kubelet.http_server.server import KubeletServer
 from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.pods.pod_manager import PodManager

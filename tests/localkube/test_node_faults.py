@@ -3,8 +3,8 @@
 import pytest
 
 from localkube.errors import LocalClusterError
-from localkube.kubelet.nodes.node_faults import NodeFaults
 from localkube.kubelet.nodes.virtual_node import ISOLATED, RUNNING, STOPPED, NodeStates
+from localkube.kubelet.pods.node_faults import NodeFaults
 
 
 class Recorded:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.proc_usage import Usage
 from localkube.kubelet.resources.stats import RunningContainer, StatsProvider, may_read
 

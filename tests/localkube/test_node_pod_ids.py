@@ -3,7 +3,7 @@
 import pytest
 
 from localkube.host import IdRanges
-from localkube.kubelet.pods.pod_ids import PodIds
+from localkube.kubelet.containers.pod_ids import PodIds
 from localkube.runtime.client import RuntimeCallError
 from localkube.runtime.container_spec import LinuxIdMapping
 

@@ -3,7 +3,7 @@
 import pytest
 
 from localkube.kubelet.nodes.node import NodePool
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.runtime.client import RuntimeCallError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.kubelet.resources.eviction import PodUsage, eviction_message, ranked, worth_it
+from localkube.kubelet.pods.eviction import PodUsage, eviction_message, ranked, worth_it
 from localkube.kubelet.resources.pressure import (
     Observation,
     Pressure,

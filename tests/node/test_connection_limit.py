@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from localkube.kubelet import http_server
-from localkube.kubelet.http_server import KubeletServer
+from localkube.kubelet.http_server import server as http_server
+from localkube.kubelet.http_server.server import KubeletServer
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.network.connection_limit import ConnectionLimit
 

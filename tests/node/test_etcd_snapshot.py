@@ -7,7 +7,7 @@ import pytest
 
 from localkube.controlplane import binaries, etcd_snapshot
 from localkube.kubelet.nodes.node import register_node
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.volumes.object_cache import ROOT_CA, ObjectCache
 
 from .bare_control_plane import bare

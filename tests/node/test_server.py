@@ -7,8 +7,8 @@ import ssl
 import aiohttp
 import pytest
 
-from localkube.kubelet import http_server as kubelet_server
-from localkube.kubelet.http_server import KubeletServer, stream_shares
+from localkube.kubelet.http_server import server as kubelet_server
+from localkube.kubelet.http_server.server import KubeletServer, stream_shares
 from localkube.kubelet.logs.log_reader import LogFiles
 
 from .tls import Authority

@@ -16,7 +16,7 @@ from soak.streams import FLOODS, flood
 
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
-from localkube.kubelet.http_server import NEW_AT_ONCE, NEW_STREAMS
+from localkube.kubelet.http_server.server import NEW_AT_ONCE, NEW_STREAMS
 
 from ..patience import eventually
 from .users import USERS, cluster_of

@@ -17,10 +17,10 @@ from hypothesis import strategies as some
 
 from localkube.errors import ApiError
 from localkube.kubelet.containers.environment import ConfigError, container_environment, env_files, references
+from localkube.kubelet.nodes.runtime_class import check_runtime_class
 from localkube.kubelet.pods.admission import refusal
 from localkube.kubelet.pods.network_files import HostnameError, hostname
 from localkube.kubelet.pods.pod_files import check_file_names
-from localkube.kubelet.pods.runtime_class import check_runtime_class
 from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager, mounts
 from localkube.runtime.client import RuntimeCallError
 

@@ -11,8 +11,8 @@ from localkube.config import ClusterSpec, gpu_labels
 from localkube.errors import LocalClusterError
 from localkube.host import Gpu
 from localkube.kubelet.nodes.node import NodePool
-from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.gpus import GpuLoad, GpuMeter, device_nodes, exposition, manages_gpus
+from localkube.kubelet.resources.node_settings import NodeSettings
 
 GPUS = [Gpu(str(n), "NVIDIA H200", 141 << 30, f"GPU-{n}", f"/dev/nvidia{n}") for n in range(8)]
 DEV = ["null", "nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "tty"]

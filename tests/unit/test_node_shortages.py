@@ -5,15 +5,15 @@ import json
 import pytest
 
 from kitlib.clusters import nodes
-from localkube.kubelet.resources.eviction import PodUsage
-from localkube.kubelet.resources.pressure import Observation
-from localkube.kubelet.resources.shortages import (
+from localkube.kubelet.pods.eviction import PodUsage
+from localkube.kubelet.pods.shortages import (
     ANNOTATION,
     ShortageReporter,
     is_short,
     of_machine,
     of_secrets,
 )
+from localkube.kubelet.resources.pressure import Observation
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, VolumeShares
 
 MIB = 1 << 20

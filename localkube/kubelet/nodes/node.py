@@ -10,20 +10,20 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, Informer
 from localkube.api_path import api_path
 from localkube.errors import ApiError
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.events import rfc3339
+from localkube.kubelet.nodes.runtime_class import HANDLERS
 from localkube.kubelet.plugins.device_manager import DeviceManager
 from localkube.kubelet.plugins.gpu_driver import GpuDriver
-from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.resource_claims import ClaimManager
-from localkube.kubelet.pods.runtime_class import HANDLERS
 from localkube.kubelet.resources.allocation import Allocations
+from localkube.kubelet.resources.node_settings import NodeSettings
+from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.paths import target
 from localkube.runtime.client import RuntimeCallError
 
@@ -240,11 +240,6 @@ def is_ready(item: Mapping[str, Any]) -> bool:
     """Check the Ready condition of a node or pod."""
     conditions = item.get("status", {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
-def rfc3339(*, micro: bool = False) -> str:
-    """Format the present time as the API does; ``micro`` for MicroTime fields."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from localkube.api_client import Api, Informer, NodeApi
 from localkube.errors import ApiError
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import Pressure
 from localkube.paths import write_private
 from localkube.tasks import start_task

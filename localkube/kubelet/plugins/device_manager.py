@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localkube.kubelet.plugins.cdi import CdiError, container_edits
-from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer, plugin_messages
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
+from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.paths import write_private
 from localkube.tasks import start_task
 

@@ -17,8 +17,8 @@ from typing import Any
 from localkube.api_client import Api, Object
 from localkube.api_path import api_path
 from localkube.errors import ApiError
-from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.rpc import Message, MessageClass, PluginClient, PluginError, plugin_messages
+from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from uuid import NAMESPACE_URL, uuid5
 from xml.sax.saxutils import escape
 
 from localkube import host
-from localkube.kubelet.nodes.declared_gpu import MODELS, DeclaredGpu
-from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.plugins.declared_gpu import MODELS, DeclaredGpu
 from localkube.kubelet.plugins.device_manager import DeviceGrant
-from localkube.kubelet.plugins.node_directory import KUBELET, NodeDirectory
 from localkube.kubelet.plugins.rpc import PluginError
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.volumes.host_path import check
+from localkube.kubelet.volumes.node_directory import KUBELET, NodeDirectory
 from localkube.runtime.path_resolution import opened
 
 Object = dict[str, Any]

@@ -19,9 +19,9 @@ from localkube.api_path import api_path
 from localkube.errors import ApiError
 from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers, PublishedSlices
 from localkube.kubelet.plugins.gpu_driver import DRIVER, GpuDriver
-from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.rpc import PluginError, plugin_messages
 from localkube.kubelet.status.container_state import containers
+from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.paths import write_private
 
 log = logging.getLogger(__name__)

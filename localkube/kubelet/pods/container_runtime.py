@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localkube.api_client import Informer
+from localkube.kubelet.containers.pod_ids import PodIds
 from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod_files import PodFiles
-from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.volumes.host_path import HiddenDirectories

@@ -16,6 +16,7 @@ from localkube.errors import ApiError
 from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.heartbeat import stalled, work_of
 from localkube.kubelet.nodes.node import is_ready
+from localkube.kubelet.nodes.runtime_class import check_runtime_class
 from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.plugins.resource_claims import ClaimPreparationError
 from localkube.kubelet.plugins.rpc import PluginError
@@ -26,7 +27,6 @@ from localkube.kubelet.pods.mirror_pods import is_mirror, with_status
 from localkube.kubelet.pods.network_files import HostnameError
 from localkube.kubelet.pods.pod_state import PodState
 from localkube.kubelet.pods.resize import PodResize
-from localkube.kubelet.pods.runtime_class import check_runtime_class
 from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.pods.status_manager import StatusManager

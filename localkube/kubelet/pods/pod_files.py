@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localkube.kubelet.containers.pod_ids import PodIds
 from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.logs.container_log import segments
-from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes.volume_manager import VolumeManager

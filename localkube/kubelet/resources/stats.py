@@ -16,8 +16,8 @@ from typing import Any
 
 from aiohttp import web
 
-from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.gpus import GpuMeter, exposition
+from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.proc_usage import MonotonicCounter, ProcessTable, Usage
 from localkube.kubelet.work_pools import MEASURES
 from localkube.network.addresses import Addresses

@@ -52,7 +52,7 @@ class ClaimDirectory:
 class ClaimResolver:
     """Resolves claims, and tracks their users and what is stored in them.
 
-    No file system is asked to keep a claim's size: what is stored is measured by ``resources/eviction.py``.
+    No file system is asked to keep a claim's size: what is stored is measured by ``pods/eviction.py``.
 
     Args:
         made: The directory of the volumes that were made here.

@@ -20,14 +20,14 @@ from typing import Any
 
 from localkube.errors import ApiError
 from localkube.kubelet.containers.expansion import ConfigError, subpath
+from localkube.kubelet.containers.pod_ids import PodIds
 from localkube.kubelet.containers.security_context import effective, refuse_foreign_ids
 from localkube.kubelet.images.image_manager import ImageManager
-from localkube.kubelet.plugins.node_directory import NodeDirectory
-from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.quantity import whole
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes import host_path, projected
 from localkube.kubelet.volumes.host_path import HiddenDirectories
+from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache, TokenManager
 from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver, give_group
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of

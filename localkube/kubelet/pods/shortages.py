@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from localkube.errors import ApiError
+from localkube.kubelet.pods.eviction import PodUsage
 from localkube.kubelet.quantity import quantity
-from localkube.kubelet.resources.eviction import PodUsage
 from localkube.kubelet.resources.pressure import MOST_DISK, Observation
 from localkube.kubelet.volumes.volume_shares import MEMORY, VolumeShares
 

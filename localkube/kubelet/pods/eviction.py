@@ -20,13 +20,13 @@ from localkube.errors import ApiError
 from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.pod_files import PodFiles
+from localkube.kubelet.pods.process_guard import count_threads
 from localkube.kubelet.quantity import quantity, whole
 from localkube.kubelet.resources.allocation import request
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.local_storage import excess, is_limited, measure
 from localkube.kubelet.resources.pressure import SIGNALS, Observation, Pressure, Threshold, is_critical
 from localkube.kubelet.resources.proc_usage import ProcessTable
-from localkube.kubelet.resources.process_guard import count_threads
 from localkube.kubelet.resources.unlinked_files import unlinked
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes.persistent_volume import ClaimDirectory

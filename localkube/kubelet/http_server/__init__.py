@@ -1,0 +1,1 @@
+"""The kubelet's HTTP API: its routes, and those that stream."""
