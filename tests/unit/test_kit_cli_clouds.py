@@ -14,12 +14,13 @@ from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 from trainyard_kit.cli import main
 from trainyard_kit.cli.options import options_of
 from trainyard_kit.clouds import resources
+from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.spec import ClusterInfo, Machines
 
 from .made_up_cloud import Account, MoonCluster, provide, tags
 
 
-@main.ScalableCluster.register
+@CloudCluster.register
 class Rented:
     """A provider of clusters, as far as the verbs need one."""
 

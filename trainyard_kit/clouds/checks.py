@@ -10,14 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from kitlib import config
-from kitlib.clusters import Cluster, provider_class
-from kitlib.clusters.shape import Shape
-from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
-from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, PreflightFailed, plain
-from trainyard_kit.cluster_checks import check_cluster
 
 
 class Level(StrEnum):
@@ -144,38 +139,3 @@ def trainer_image(file: Path | None = None) -> Check:
         )
     state = "none is published yet: kit.build_image(cluster=cluster) builds it in the cluster"
     return ok(about, f"{config.DEFAULT_IMAGE}; of the kit's own, with all that its trainers import, {state}")
-
-
-@checked
-def preflight(
-    provider: str | Cluster, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object
-) -> Report:
-    """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
-
-    Of a cluster that exists, check what it and its namespace allow: rights, Pod Security, quotas, storage,
-    policies, nodes, images, operators, with rights in one namespace. Nothing is created.
-
-    `create_cluster` runs the same checks before anything is paid for.
-
-    Args:
-        provider: As for `create_cluster`; or a cluster.
-        name: The same.
-        nodes: The same.
-        options: The same.
-
-    Returns:
-        A report with a row for each check and its fix; ``raise_failures()`` turns it into an error.
-
-    Example:
-        >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
-    """
-    if isinstance(provider, Cluster):
-        checks = (Check(name, Level(result), *words) for name, result, *words in check_cluster(provider))
-        return Report(f'cluster "{provider.name}"', tuple(checks))
-    shape = Shape(nodes=nodes, options=options)
-    preflight_of_provider = getattr(provider_class(provider), "preflight", None)
-    if preflight_of_provider is None:
-        words = f"the provider {provider} needs no account and costs nothing"
-        return Report(f'cluster "{name}"', (ok("account", words),))
-    report: Report = preflight_of_provider(name, shape)
-    return report

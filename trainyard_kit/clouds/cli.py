@@ -10,7 +10,7 @@ from kitlib.errors import BadInput
 from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, combine, show
 
 
-class Places(TypedDict):
+class Location(TypedDict):
     """The options of ``WHERE``."""
 
     provider: str | None
@@ -42,7 +42,7 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @WHERE
 @OUTPUT
-def list_(cluster: str | None, output: str | None, **where: Unpack[Places]) -> None:
+def list_(cluster: str | None, output: str | None, **where: Unpack[Location]) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
     from trainyard_kit.clouds.resources import costs, find, places, table
 
@@ -62,7 +62,7 @@ def list_(cluster: str | None, output: str | None, **where: Unpack[Places]) -> N
 @click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete them; without it they are only listed.")
 @WHERE
-def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[Places]) -> None:
+def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[Location]) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
@@ -88,8 +88,10 @@ def extend(
 
     The price of the added hours is shown and must be confirmed.
     """
+    from trainyard_kit.clouds.cluster import CloudCluster
+
     existing = clusters.connect(name, provider=provider, **option)
-    if not hasattr(existing, "extend"):
+    if not isinstance(existing, CloudCluster):
         raise BadInput(
             f"a cluster of the provider {existing.provider} cannot be extended: it has no end",
             about=f'cluster "{name}"',

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Self
 
 from kitlib import config
-from kitlib.clusters import cleanup, kubeconfigs
+from kitlib.clusters import Cluster, cleanup, kubeconfigs, provider_class
 from kitlib.clusters.base import Rows
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.clusters.shape import Shape
+from kitlib.config import DEFAULT_CLUSTER
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds import confirmation
-from trainyard_kit.clouds.checks import Probe, Report, run
+from trainyard_kit.clouds.checks import Check, Level, Probe, Report, ok, run
 from trainyard_kit.clouds.launches import await_nodes
 from trainyard_kit.clouds.price_table import (
     Estimate,
@@ -45,6 +47,7 @@ from trainyard_kit.clouds.spec import (
 )
 from trainyard_kit.clouds.steps import Steps
 from trainyard_kit.clouds.tags import Tags
+from trainyard_kit.cluster_checks import check_cluster
 
 SAME_END = timedelta(minutes=10)
 log = logging.getLogger(__name__)
@@ -390,3 +393,37 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     def title(self) -> str:
         """It for messages: ``cluster "lab" in us-west-2``."""
         return f'cluster "{self.name}" in {self.where(self.session)}'
+
+
+@checked
+def preflight(
+    provider: str | Cluster, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object
+) -> Report:
+    """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
+
+    Of a cluster that exists, check what it and its namespace allow: rights, Pod Security, quotas, storage,
+    policies, nodes, images, operators, with rights in one namespace. Nothing is created.
+
+    `create_cluster` runs the same checks before anything is paid for.
+
+    Args:
+        provider: As for `create_cluster`; or a cluster.
+        name: The same.
+        nodes: The same.
+        options: The same.
+
+    Returns:
+        A report with a row for each check and its fix; ``raise_failures()`` turns it into an error.
+
+    Example:
+        >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
+    """
+    if isinstance(provider, Cluster):
+        checks = (Check(name, Level(result), *text) for name, result, *text in check_cluster(provider))
+        return Report(f'cluster "{provider.name}"', tuple(checks))
+    shape = Shape(nodes=nodes, options=options)
+    chosen = provider_class(provider)
+    if issubclass(chosen, CloudCluster):
+        return chosen.preflight(name, shape)
+    message = f"the provider {provider} needs no account and costs nothing"
+    return Report(f'cluster "{name}"', (ok("account", message),))

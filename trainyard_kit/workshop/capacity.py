@@ -18,6 +18,7 @@ from kitlib.k8s import pods
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
+from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.spec import POOL
 from trainyard_kit.workshop.attendees import LABEL, Quota
 from trainyard_kit.workshop.jupyter import Jupyter
@@ -140,22 +141,23 @@ def ensure(
         return "not known", "this kubeconfig may not see nodes"
     if capacity.enough:
         return str(capacity), "enough for all at once"
-    scale_up_to, check_quota = (getattr(on, method, None) for method in ("scale_up_to", "check_quota"))
     if capacity.missing is None:
         first = (
-            "" if scale_up_to is None or capacity.training else "; begin with cluster.scale(1), to go by it"
+            ""
+            if not isinstance(on, CloudCluster) or capacity.training
+            else "; begin with cluster.scale(1), to go by it"
         )
         return str(
             capacity
         ), f"no node has as much as the quotas allow: pods that request it stay Pending{first}"
-    if scale_up_to is None or check_quota is None:
+    if not isinstance(on, CloudCluster):
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = (
             local if isinstance(on, LocalCluster) else f"add {capacity.missing} nodes, or give smaller quotas"
         )
         return str(capacity), f"not enough for all at once: pods will wait for each other; {how}"
     nodes = capacity.training + capacity.missing
-    report = check_quota(nodes, existing=capacity.training)
+    report = on.check_quota(nodes, existing=capacity.training)
     if not scale:
         may = (
             ""
@@ -165,7 +167,7 @@ def ensure(
         how = f"{capacity.missing} nodes are missing: scale=True shows their price, and adds them{may}"
         return str(capacity), how
     report.raise_failures()
-    scale_up_to(nodes, confirm=confirm)
+    on.scale_up_to(nodes, confirm=confirm)
     return str(capacity), f"{capacity.missing} nodes are being added"
 
 
