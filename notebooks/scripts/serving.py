@@ -100,7 +100,7 @@ def answers(cluster: Any) -> pd.DataFrame:
     return pd.DataFrame([json.loads(line) for line in lines if line.startswith('{"event": "answer"')])
 
 
-def compare(table: pd.DataFrame, answered: pd.DataFrame, predicted: float) -> pd.DataFrame:
+def compare(table: pd.DataFrame, answered: pd.DataFrame, predicted: float | None) -> pd.DataFrame:
     """Compare the predicted pods with the requested ones, and the first answers with the last ones."""
     grown = table[table.ready > 1].time.min()
     early, late = answered[~(answered.time >= grown)], answered[answered.time >= table.time.max() - 30]
@@ -110,14 +110,15 @@ def compare(table: pd.DataFrame, answered: pd.DataFrame, predicted: float) -> pd
     return pd.DataFrame([row]).round(2)
 
 
-def draw(table: pd.DataFrame, answered: pd.DataFrame, predicted: float) -> None:
+def draw(table: pd.DataFrame, answered: pd.DataFrame, predicted: float | None) -> None:
     """Draw pods over time with what was predicted, and below it how long each answer took."""
     figure, (above, below) = plt.subplots(2, sharex=True, figsize=(8, 4), layout="constrained")
     began, end = table.time.min(), max(table.time.max(), answered.time.max())
     steps = pd.concat([table, table.tail(1).assign(time=end)])
     above.step(steps.time - began, steps.requested, "--", where="post", color="grey", label="requested")
     above.step(steps.time - began, steps.ready, where="post", label="ready")
-    above.axhline(predicted, color="tab:red", linewidth=1, label="predicted")
+    if predicted is not None:
+        above.axhline(predicted, color="tab:red", linewidth=1, label="predicted")
     above.set(ylabel="pods", ylim=(0, None))
     above.legend(loc="upper right", bbox_to_anchor=(1, 1.3), ncols=3, frameon=False)
     for pod, part in answered.groupby("pod"):
