@@ -12,7 +12,7 @@ import pytest
 import smoke.clusters
 import yaml
 from smoke import bundle, plan, thresholds
-from smoke.clusters import RentedCluster
+from smoke.clusters import OwnCluster, RentedCluster
 from smoke.execution import Ended, Processes
 from smoke.plan import Planned
 from smoke.result import EXIT_CODES, Outcome
@@ -225,3 +225,20 @@ def test_a_cluster_at_a_cloud_has_its_image_built_before_the_first_notebook(imag
     assert RentedCluster("eks", "lab", 2, {"region": "us-west-2"}, image).open() is lab
     assert pulled == [image or lab.trainer_image()]
     assert ("ConfigMap" in {kind for kind, *_ in lab.kube.objects}) is built
+
+
+def test_a_second_run_of_the_same_name_is_refused_and_deletes_nothing_of_the_first(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(kit, "create_cluster", lambda provider, **options: options["name"])
+    deleted = []
+    monkeypatch.setattr(smoke.clusters, "LocalCluster", CloudLike)
+    monkeypatch.setattr(CloudLike, "delete", lambda self: deleted.append(self.name), raising=False)
+    first, second = OwnCluster("run", 4), OwnCluster("run", 4)
+    assert first.open() == "run"
+    with pytest.raises(BadInput, match="another run"):
+        second.open()
+    second.close()
+    assert deleted == []
+    first.close()
+    assert deleted == ["run", "run-gpus"]
+    assert second.open() == "run"

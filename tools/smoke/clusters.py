@@ -5,14 +5,16 @@ the kit makes in them carries the run's id in its label ``trainyard/workshop``.
 """
 
 import contextlib
+import fcntl
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 import kitlib as kit
+from kitlib import config
 from kitlib.clusters import Cluster, LocalCluster, find
 from kitlib.clusters.cleanup import OWNED
 from kitlib.clusters.existing import ExistingCluster
@@ -52,9 +54,25 @@ class OwnCluster(AbstractContextManager[Any]):
     nodes: int
     options: Mapping[str, Any] = field(default_factory=dict)
     provider = "local"
+    _lock: IO[str] | None = None
 
     def open(self) -> Cluster:
-        """Make the cluster."""
+        """Make the cluster.
+
+        Raises:
+            BadInput: Another run of notebooks on this machine uses the name.
+        """
+        path = config.state_folder() / "runs" / f"{self.name}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process
+        except OSError as error:
+            lock.close()
+            fix = "wait for its end, or `--cluster NAME` gives this run one of another name"
+            about = f'cluster "{self.name}"'
+            raise BadInput("another run of notebooks works on it", about=about, fix=fix) from error
+        self._lock = lock
         return kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
 
     def offer(self) -> dict[str, object]:
@@ -63,8 +81,12 @@ class OwnCluster(AbstractContextManager[Any]):
 
     def close(self) -> None:
         """Delete it, and notebook 17's with GPUs beside it; a notebook may have done so before."""
+        if self._lock is None:
+            return
         for name in (self.name, f"{self.name}-gpus"):
             LocalCluster(name).delete()
+        self._lock.close()
+        self._lock = None
 
     def __exit__(self, *exception: object) -> None:
         self.close()
