@@ -42,7 +42,11 @@ def replica_id(pod: Object) -> int | str:
         >>> replica_id({"metadata": {"labels": {"trainyard/replica": "ps-1"}}})
         'ps-1'
     """
-    return (pod["metadata"].get("labels") or {}).get(names.REPLICA) or node_rank(pod) or 0
+    return _replica_or_rank(pod) or 0
+
+
+def _replica_or_rank(pod: Object) -> int | str | None:
+    return (pod["metadata"].get("labels") or {}).get(names.REPLICA) or node_rank(pod)
 
 
 def is_replica_id(name: object) -> bool:
@@ -216,7 +220,7 @@ def table(pods: Iterable[Object], *, reasons: Mapping[str, str] = NONE) -> Table
     ordered = sorted(
         pods, key=lambda pod: (-1 if node_rank(pod) is None else node_rank(pod), pod["metadata"]["name"])
     )
-    ranked = any(node_rank(pod) is not None for pod in ordered)
+    ranked = any(_replica_or_rank(pod) is not None for pod in ordered)
     columns = ["pod", *(["rank"] if ranked else []), "status", "restarts", "node", "ip", "age", "why"]
     rows = []
     for pod in ordered:
@@ -224,7 +228,7 @@ def table(pods: Iterable[Object], *, reasons: Mapping[str, str] = NONE) -> Table
         rows.append(
             [
                 pod["metadata"]["name"],
-                *([node_rank(pod)] if ranked else []),
+                *([_replica_or_rank(pod)] if ranked else []),
                 status_word(pod),
                 sum(status.get("restartCount", 0) for status in status.get("containerStatuses") or []),
                 pod["spec"].get("nodeName"),

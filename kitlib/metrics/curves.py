@@ -1,8 +1,8 @@
 """Training curves by rank, epochs and the latest figures, from a run's events in bounded memory. Pure.
 
 Each rank keeps at most :data:`MOST_ROWS` rows; when they are full, its steps are put into buckets of which
-the rows with the least and the greatest loss stay, so no peak is lost. The smoothed loss is part of a row
-and does not depend on what was dropped.
+the rows with the least and the greatest loss stay, so no peak is lost. A row has the mean of the losses so
+far, which does not depend on what was dropped; a second pass, from the end, centres it.
 """
 
 import math
@@ -16,6 +16,7 @@ from kitlib.metrics.events import Event, figure, finite_figure, whole_number
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
 MOST_ROWS, MOST_RANKS = 4096, 512
 WEIGHT = 0.4  # of a new loss in the smoothed one, after many of them
+KERNEL = (1 - WEIGHT) ** np.arange(24)  # of later rows: what comes after these weighs nothing
 MOST_BUCKETS, LEAST_BUCKETS = 320, 60
 MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
 
@@ -123,7 +124,7 @@ class TrainingMetrics:
         """Build all curves, decimated where they have more points than can be seen."""
         ranks = self.ranks
         buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, MOST_BYTES // (8 * (len(ranks) + 5))))
-        rows = [self._rows[rank].view for rank in ranks]
+        rows = [_centred(self._rows[rank].view) for rank in ranks]
         if max(map(len, rows), default=0) > 2 * buckets:
             width = _width(rows, buckets)
             rows = [_gridded(row, width) for row in rows]
@@ -218,6 +219,14 @@ def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
     begins = np.flatnonzero(np.diff(bucket[by_loss], prepend=-np.inf))
     ends = np.append(begins[1:], len(rows)) - 1
     return rows[np.unique(by_loss[np.concatenate([begins, ends])])]
+
+
+def _centred(rows: np.ndarray) -> np.ndarray:
+    """Smooth the means backwards as well: a mean of the past alone lags behind a falling loss."""
+    centred, count = rows.copy(), len(rows)
+    sums = np.convolve(rows[::-1, SMOOTH], KERNEL)[:count]
+    centred[:, SMOOTH] = (sums / np.convolve(np.ones(count), KERNEL)[:count])[::-1]
+    return centred
 
 
 def _gridded(rows: np.ndarray, width: int) -> np.ndarray:

@@ -117,9 +117,10 @@ def group_of(pod: Object) -> str:
 
 
 def short(name: str) -> str:
-    """Extract the number at the end of a pod's name, if there is one."""
-    match = re.search(r"-(\d+)$", name)
-    return match[1] if match else ""
+    """Shorten a pod's name to its role and number, if it has them: ``master``, ``ps 0``, ``w3``, ``2``."""
+    match = re.search(r"-(?:(master)(?:-\d+)?|(?:(ps)-|(w)orker-)?(\d+))$", name)
+    master, server, worker, number = match.groups("") if match else [""] * 4
+    return master or f"{server} {worker}{number}".strip()
 
 
 def _where(pod: Object) -> tuple[str, str]:

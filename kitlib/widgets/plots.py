@@ -293,10 +293,11 @@ def _draw_span(axes: Axes, span: PodInterval, at: float, colour: str, *, began: 
     start, end = max(span.began, began), now if span.ended is None else span.ended
     look = LOOKS[span.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
     axes.barh(at, end - start, left=start - began, height=LANE, **look)
-    number = short(span.pod)
-    if number and span.state in (RUNNING, WAITING) and end - start > 0.025 * (now - began):
+    name = short(span.pod)
+    wide = end - start > 0.012 * (1 + len(name)) * (now - began)
+    if name and wide and span.state in (RUNNING, WAITING):
         ink = THEME.ground if span.state == RUNNING else THEME.text
-        axes.text((start + end) / 2 - began, at, number, ha="center", va="center", fontsize=7, color=ink)
+        axes.text((start + end) / 2 - began, at, name, ha="center", va="center", fontsize=7, color=ink)
 
 
 def _stack(intervals: Sequence[PodInterval], now: float) -> list[int]:

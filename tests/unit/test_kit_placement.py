@@ -61,7 +61,8 @@ def test_pods_are_of_their_run_or_else_of_their_job_or_app():
     assert group_of(pod("a", **labels)) == "digits"
     assert group_of(pod("a", **{"elasticdl-job-name": "mnist", "app": "elasticdl"})) == "mnist"
     assert group_of(pod("a", app="nginx")) == "nginx"
-    assert (short("digits-worker-12"), short("test-nginx-7585fc5976-5hs7h")) == ("12", "")
+    pods = ("m-worker-12", "m-ps-0", "m-master", "m-master-0", "digits-3", "nginx-7585fc5976-5hs7h")
+    assert [short(name) for name in pods] == ["w12", "ps 0", "master", "master", "3", ""]
 
 
 def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placement):

@@ -82,6 +82,28 @@ def test_workers_have_spans_of_training_waiting_and_hanging(whole):
     assert not whole.gaps
 
 
+def test_a_paused_worker_hangs_until_it_continues_and_one_of_a_stopped_node_trains_until_then():
+    story = Story({"lab-0": "node-0", "lab-1": "node-1"})
+    both = list(story.nodes)
+    story.meet(1.0, 0, both, reason="start", step=1, source="fresh")
+    story.train(1.2, range(1, 4), both)  # to 1.6, after the pause
+    story.happen(1.5, "Paused", "Pod", "lab-1")
+    story.meet(8.0, 1, ["lab-0"], reason="peer silent", step=4)
+    story.happen(9.0, "Resumed", "Pod", "lab-1")
+    story.say(9.1, "lab-1", "lost", rank=1, world=2, epoch=0, step=4, reason="the others have gone on")
+    story.meet(9.5, 2, both, reason="join", step=5, waited=0.4)
+    story.train(9.7, range(5, 8), both)
+    story.happen(12.0, "Stopped", "Node", "node-1")
+    story.meet(18.0, 3, ["lab-0"], reason="peer silent", step=8)
+    states = timeline(story, now=19.0).states["lab-1"]
+    assert [(state.kind, round(state.end - BEGAN, 2)) for state in states][1:] == [
+        ("training", 1.5),
+        ("hanging", 9.0),
+        ("waiting", 9.5),
+        ("training", 12.0),
+    ]
+
+
 def test_a_worker_that_hangs_is_known_until_somebody_lets_it_go_on():
     story = lab()
     story.events = story.events[:2]

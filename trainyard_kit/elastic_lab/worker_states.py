@@ -52,21 +52,17 @@ def worker_states(
 ) -> tuple[dict[str, tuple[WorkerState, ...]], frozenset[str]]:
     """Derive the states of each worker, and the workers that are paused."""
     changes: dict[str, list[Change]] = {}
-    nodes: dict[str, str] = {}
-    for log in logs:
-        changes.setdefault(log.worker, []).extend(_reported(log.events))
-        changes[log.worker] += _left_behind(log, rendezvous)
-        nodes[log.worker] = log.node
     paused = set()
-    for worker in changes:
-        own_disruptions = [
-            disruption for disruption in disruptions if _concerns(disruption, worker, nodes[worker])
-        ]
-        changes[worker] += [
+    for log in logs:
+        worker = log.worker
+        own_disruptions = [disruption for disruption in disruptions if _concerns(disruption, log)]
+        caused = [
             (disruption.time, AFTER_DISRUPTION[disruption.what])
             for disruption in own_disruptions
             if disruption.what in AFTER_DISRUPTION
         ]
+        reported = [change for change in _reported(log.events) if not _is_hanging(change, caused=caused)]
+        changes.setdefault(worker, []).extend([*reported, *_left_behind(log, rendezvous, caused), *caused])
         if (
             own_disruptions
             and own_disruptions[-1].what == "paused"
@@ -85,8 +81,17 @@ def worker_states(
     return states, frozenset(paused)
 
 
-def _concerns(disruption: Disruption, worker: str, node: str) -> bool:
-    return disruption.worker == worker or (not disruption.worker and bool(node) and disruption.node == node)
+def _concerns(disruption: Disruption, log: WorkerLog) -> bool:
+    on_node = bool(log.node) and disruption.node == log.node
+    return disruption.worker == log.worker or (not disruption.worker and on_node)
+
+
+def _is_hanging(change: Change, *, caused: Sequence[Change]) -> bool:
+    """Tell whether it seems to wait while it hangs: its last step may be reported after its pause."""
+    time, kind = change
+    return (
+        kind == WAITING and next((what for begin, what in reversed(caused) if begin <= time), "") == HANGING
+    )
 
 
 def begin_of(log: WorkerLog) -> float:
@@ -117,13 +122,13 @@ def _reported(events: Sequence[Event]) -> list[Change]:
     return changes
 
 
-def _left_behind(log: WorkerLog, rendezvous: Sequence[Rendezvous]) -> list[Change]:
-    """A worker is gone after its last event, if no later rendezvous has it."""
+def _left_behind(log: WorkerLog, rendezvous: Sequence[Rendezvous], caused: Sequence[Change]) -> list[Change]:
+    """A worker is gone when it is stopped after its last event, or then, if no later rendezvous has it."""
     last = log.events[-1].time
     later = [meeting for meeting in rendezvous if meeting.time > last]
-    return (
-        [(last, GONE)] if later and all(log.worker not in meeting.ranks.values() for meeting in later) else []
-    )
+    if not later or any(log.worker in meeting.ranks.values() for meeting in later):
+        return []
+    return [] if any(last <= time <= later[0].time for time, _ in caused) else [(last, GONE)]
 
 
 def _joined(changes: Sequence[Change], now: float) -> Iterable[WorkerState]:
