@@ -1,9 +1,10 @@
 """Where the steps of a training run go: what each rank's trace of ``torch.profiler`` says, side by side.
 
-A rank's step is divided into computing, reading data, communication that nothing hides, waiting for a rank
-that came later, and the rest: Python, and waiting for a core. Communication during which the rank computes is
-hidden and costs nothing. Ranks' clocks differ, but a collective operation ends on all at about the same time:
-by its ends the traces are put on one clock. The last rank to arrive is the one for which the others waited.
+A rank's step is divided into computing (with waiting for a core), reading data, communication that nothing
+hides, waiting for a rank that came later, and the rest, such as Python. Communication during which the rank
+computes is hidden and costs nothing. Ranks' clocks differ, but a collective operation ends on all at about
+the same time: by its ends the traces are put on one clock. The last rank to arrive is the one for which the
+others waited.
 
 It reads Chrome's format; `trainers/step_recorder.py` writes it. Computing is what kernels of a GPU do, and
 communication those of NCCL; without a GPU, PyTorch's operators and gloo's collectives.

@@ -31,7 +31,9 @@ def plot_step_trace(seconds: "pandas.DataFrame", *, slow_rank: int | None) -> Pi
     hidden: dict[str, Any] = {"color": THEME.lines[1], "height": 0.1, "label": "hidden communication"}
     axes.barh([place + 0.38 for place in range(len(names))], table["hidden"], **hidden)
     axes.invert_yaxis()
-    message = "no rank is slow" if slow_rank is None else f"the others wait for rank {slow_rank}"
+    message = f"the others wait for rank {slow_rank}"
+    if slow_rank is None:
+        message = f"no rank stands out (rank {table.waiting.idxmin()} waits least)"
     axes.set_title(f"Where a step goes: {message}", loc="left", color=THEME.text)
     axes.set_xlabel("ms of a step")
     tidy(axes)
