@@ -3,6 +3,8 @@
 Works with the declared GPUs of local clusters, and with NVIDIA's DRA driver: both publish ``gpu.nvidia.com``.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ NEEDED = (
     "(docs/gpus.md). Nothing was started: go on with 18."
 )
 Objects = dict[str, Any]
+places: dict[tuple[str, str], float] = {}  # of a GPU's device: where its bar begins, while a pod has it
 
 
 def check(cluster: Any) -> None:
@@ -74,25 +77,38 @@ def _rows(slices: list[Objects], claims: Objects) -> pd.DataFrame:
 
 def draw(table: pd.DataFrame, waiting: list[str]) -> Figure:
     """Draw each GPU's memory, and which pods have it; pods that wait for a device are in the title."""
-    wholes = table[table.kind == "whole GPU"]
+    wholes, in_use = table[table.kind == "whole GPU"], table[table.pod != ""]
     figure, axes = plt.subplots(figsize=(8, 0.5 * len(wholes) + 1))
-    pods = sorted({pod for pod in table.pod if pod})
+    pods = sorted({*in_use.pod})
+    for key in places.keys() - {*zip(in_use.gpu, in_use.device, strict=True)}:
+        del places[key]
     for row, whole in enumerate(wholes.itertuples()):
         axes.barh(row, whole.GiB, color="whitesmoke", edgecolor="grey")
-        left = 0.0
-        for used in table[(table.gpu == whole.gpu) & (table.pod != "")].itertuples():
+        devices = in_use[in_use.gpu == whole.gpu]
+        for used in devices.itertuples():
+            left = places.get((used.gpu, used.device), _first_gap(devices, used.GiB))
+            places[used.gpu, used.device] = left
             colour = plt.cm.tab20(pods.index(used.pod) % 20)
             axes.barh(row, used.GiB, left=left, color=colour, edgecolor="white")
             label = used.pod if used.kind == "whole GPU" else f"{used.kind}\n{used.pod[:8]}"
             axes.text(left + used.GiB / 2, row, label, ha="center", va="center", fontsize=7)
-            left += used.GiB
     axes.set_yticks(range(len(wholes)), [f"{gpu.node} {gpu.device}" for gpu in wholes.itertuples()])
     axes.invert_yaxis()
-    axes.set_xlabel("GiB of each GPU")
+    axes.set_xlabel("GiB of each GPU (order in the bar: of no meaning)")
     axes.set_title(f"waiting: {', '.join(waiting) or 'none'}", fontsize=9, loc="left")
     figure.tight_layout()
     plt.close(figure)
     return figure
+
+
+def _first_gap(table: pd.DataFrame, size: float) -> float:
+    """Find where a bar of that size fits beside those that are drawn."""
+    sizes = {(row.gpu, row.device): row.GiB for row in table.itertuples()}
+    bars = [(places[key], places[key] + sizes[key]) for key in sizes.keys() & places.keys()]
+    starts = sorted([0.0, *(end for _, end in bars)])
+    return next(
+        start for start in starts if all(start >= end or start + size <= begin for begin, end in bars)
+    )
 
 
 def condition(pod: Objects) -> Objects:
@@ -115,26 +131,45 @@ def placed(pods: list[Objects]) -> bool:
     return settled(pods) and not any(pod["status"].get("phase") == "Pending" for pod in pods)
 
 
+def _complete(jobs: list[Objects], pods: list[Objects]) -> bool:
+    """Tell whether each Job has created its pods, and the pods of deleted Jobs are gone."""
+    references = [reference for pod in pods for reference in pod["metadata"].get("ownerReferences") or ()]
+    counts = Counter(reference["uid"] for reference in references if reference["kind"] == "Job")
+    needed = {
+        job["metadata"]["uid"]: 0 if job["status"].get("conditions") else job["spec"]["parallelism"]
+        for job in jobs
+    }
+    return counts.keys() <= needed.keys() and all(counts[uid] >= count for uid, count in needed.items())
+
+
+def _wait(cluster: Any, until: Callable[[dict[str, Objects]], bool], timeout: float, *kinds: str) -> None:
+    states = watch_objects(cluster.kube, *(WatchSpec(kind) for kind in kinds))
+    words = {"what": "the devices", "about": f'cluster "{cluster.name}"', "resume": "run the cell again"}
+    wait(states, until=until, timeout=timeout, **words)
+
+
 def follow(cluster: Any, until: Callable[[list[Objects]], bool] = settled, timeout: float = 120) -> None:
     """Draw who has which GPU, at each change of a claim or a pod, until a condition of the pods holds."""
-    slices, handle = cluster.kube.get_all("ResourceSlice"), display(display_id=True)
+    handle = display(display_id=True)
 
     def show(state: dict[str, Objects]) -> bool:
         pods = list(state["Pod"].values())
         waiting = [pod["metadata"]["name"] for pod in pods if condition(pod).get("status") == "False"]
-        handle.update(draw(_rows(slices, state["ResourceClaim"]), waiting))
-        return until(pods)
+        handle.update(draw(devices(cluster), waiting))
+        return _complete([*state["Job"].values()], pods) and until(pods)
 
-    states = watch_objects(cluster.kube, WatchSpec("ResourceClaim"), WatchSpec("Pod"))
-    words = {"what": "the pods", "about": f'cluster "{cluster.name}"', "resume": "run the cell again"}
-    wait(states, until=show, timeout=timeout, **words)
+    _wait(cluster, show, timeout, "ResourceClaim", "Pod", "Job")
 
 
 def why_waiting(cluster: Any) -> Table:
-    """List the pods that wait, with the scheduler's words."""
+    """List the pods that wait, with the scheduler's words, once it has judged all of them."""
+    _wait(cluster, lambda state: settled([*state["Pod"].values()]), 120, "Pod")
     conditions = {pod["metadata"]["name"]: condition(pod) for pod in cluster.kube.get_all("Pod")}
     rows = [(name, item["message"]) for name, item in conditions.items() if item.get("status") == "False"]
-    return Table(("pod", "the scheduler says"), rows)
+    preemption = re.compile(r"\. [^.]*, preemption: .*")  # nothing here has a priority
+    return Table(
+        ("pod", "the scheduler says"), [(name, preemption.sub("", message)) for name, message in rows]
+    )
 
 
 def pod(template: str) -> Objects:
@@ -157,6 +192,4 @@ def end_pods(cluster: Any) -> None:
         owners = [item["metadata"].get("ownerReferences") or () for item in state["ResourceClaim"].values()]
         return not any(owner["name"] in pods for references in owners for owner in references)
 
-    states = watch_objects(cluster.kube, WatchSpec("ResourceClaim"))
-    words = {"what": "the claims", "about": f'cluster "{cluster.name}"', "resume": "run the cell again"}
-    wait(states, until=gone, timeout=120, **words)
+    _wait(cluster, gone, 120, "ResourceClaim")
