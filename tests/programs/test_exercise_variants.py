@@ -55,7 +55,7 @@ def test_an_interrupt_is_one_line_and_not_the_kits_own_frames(place, notebook, a
     monkeypatch.setattr(place, interrupt)
     program = tmp_path / "program.py"
     program.write_text("print()")
-    written = {"confusion": cell(answer, monkeypatch)["confusion"]} if answer else {"program": program}
+    written = {"accuracies": cell(answer, monkeypatch)["accuracies"]} if answer else {"program": program}
     with pytest.raises(KeyboardInterrupt) as caught:
         kit.check(notebook, **written)
     (line,) = caught.value._render_traceback_()
@@ -83,13 +83,13 @@ def test_a_line_moves_while_an_answer_is_judged_where_it_can_be_replaced(in_plac
 
 
 def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(monkeypatch):
-    source = SOLUTIONS["12"].replace("matrix = [", "matrix = SIZE and [")
-    source = source.replace("return ", "return pd.DataFrame")
-    namespace = cell(
-        "    SIZE = len([1, 2])\n" + source.replace("DataFramematrix", "DataFrame(matrix)"), monkeypatch
+    source = SOLUTIONS["12"].replace(
+        "np.sum(matrices, axis=0)", "pd.DataFrame(np.sum(matrices, SIZE - 2)).values"
     )
+    source = "    SIZE = len([1, 2])\n" + source
+    namespace = cell(source, monkeypatch)
     namespace["pd"] = __import__("pandas")
-    assert (checklist := kit.check("12", confusion=namespace["confusion"])), checklist
+    assert (checklist := kit.check("12", accuracies=namespace["accuracies"])), checklist
 
 
 def test_a_package_without_its_requirements_leaves_torch_as_it_is():

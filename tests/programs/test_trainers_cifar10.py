@@ -210,13 +210,13 @@ def test_counting_by_hand_gives_the_same():
     assert np.array_equal(np.asarray(drawn), pixels[1].numpy())
 
 
-def test_the_test_job_prints_accuracies_in_the_words_of_the_eks_workshop(capsys):
+def test_the_test_job_prints_the_accuracy_of_each_class(capsys):
     per_class = {"airplane": 0.775, "cat": 0.533}
     test_job.print_accuracy({"accuracy": 0.742, "images": 10000, "per_class": per_class})
     assert capsys.readouterr().out.splitlines() == [
         "Accuracy of the network on the 10000 test images: 74 %",
-        "Accuracy for class: plane is 77.5 %",
-        "Accuracy for class: cat   is 53.3 %",
+        "Accuracy for class: airplane   is 77.5 %",
+        "Accuracy for class: cat        is 53.3 %",
     ]
 
 

@@ -29,7 +29,7 @@ EXERCISES = {
     "10": "optimizer",
     "11": "priority_class",
     "11-workers": "formulas.workers_left",
-    "12": "confusion",
+    "12": "accuracies",
     "13": "adoption",
     "14": "formulas.rank_memory",
     "15": "exposed",
@@ -62,7 +62,7 @@ def check(notebook: str, **written: object) -> Checklist:
         Interrupted: The check was interrupted; what it had started has ended.
 
     Example:
-        >>> check("12", confusion=confusion)
+        >>> check("12", accuracies=accuracies)
     """
     if notebook not in EXERCISES:
         fix = f"one of {', '.join(EXERCISES)}"
