@@ -1,4 +1,4 @@
-"""What a cluster has used so far, and what of it is still there: hours, processes, cloud resources."""
+"""What a cluster has used so far, and what of it is still there: minutes, processes, cloud resources."""
 
 import json
 from datetime import UTC, datetime
@@ -8,22 +8,22 @@ import psutil
 from kitlib.config import state_folder
 
 
-def hours(cluster):
-    """Add up the hours of all nodes, and of the pods that are still listed; and return the cluster's own."""
+def minutes(cluster):
+    """Add up the minutes of all nodes, and of the pods that are still listed; and return the cluster's own."""
 
     def items(kind):
         return json.loads(cluster.kubectl(f"get {kind} -o json"))["items"]
 
-    nodes = [_hours(node["metadata"]["creationTimestamp"]) for node in items("nodes")]
+    nodes = [_minutes(node["metadata"]["creationTimestamp"]) for node in items("nodes")]
     states = [state["state"] for pod in items("pods") for state in pod["status"].get("containerStatuses", [])]
     runs = [state.get("terminated") or state.get("running") or {} for state in states]
-    pods = [_hours(run["startedAt"], run.get("finishedAt")) for run in runs if "startedAt" in run]
+    pods = [_minutes(run["startedAt"], run.get("finishedAt")) for run in runs if "startedAt" in run]
     return {"nodes existed": sum(nodes), "pods ran": sum(pods)}, max(nodes)
 
 
-def _hours(begin, end=None):
+def _minutes(begin, end=None):
     last = datetime.fromisoformat(end) if end else datetime.now(UTC)
-    return (last - datetime.fromisoformat(begin)).total_seconds() / 3600
+    return (last - datetime.fromisoformat(begin)).total_seconds() / 60
 
 
 def folder(name):
