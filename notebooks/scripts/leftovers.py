@@ -9,7 +9,7 @@ from kitlib.config import state_folder
 
 
 def minutes(cluster):
-    """Add up the minutes of all nodes, and of the pods that are still listed; and return the cluster's own."""
+    """Add up the minutes of all nodes, and of all listed pods; and return the cluster's own."""
 
     def items(kind):
         return json.loads(cluster.kubectl(f"get {kind} -o json"))["items"]
