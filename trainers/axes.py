@@ -94,8 +94,10 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     add("--steps", type=int, default=20)
     settings = parser.parse_args(argv)
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    if min(settings.tensor, settings.stages) > 1 or world % max(settings.tensor, settings.stages):
-        parser.error(f"{world} ranks: divide them by --tensor or by --stages, without a rest")
+    if min(settings.tensor, settings.stages) > 1:
+        parser.error("choose --tensor or --stages, not both")
+    if world % max(settings.tensor, settings.stages):
+        parser.error(f"{world} ranks: --tensor or --stages must divide them evenly")
     return settings
 
 

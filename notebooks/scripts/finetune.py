@@ -37,6 +37,7 @@ def parse_options(argv=None):
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=4, help="sequences of a step, of one process")
     parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--prompt", help="continue this text before the training and after it")
     return parser.parse_args(argv)
 
 
@@ -61,6 +62,15 @@ def bytes_sent():
     """Count what this machine has sent, but to itself: Linux has a line for each network interface."""
     lines = [line.split(":") for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
     return sum(int(counters.split()[8]) for name, counters in lines if name.strip() != "lo")
+
+
+@torch.inference_mode()
+def continuation(model, tokenizer, prompt):
+    """Continue a text by 60 tokens, with the same draws before and after the training."""
+    torch.manual_seed(0)
+    tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
+    (text,) = model.generate(**tokens, max_new_tokens=60, do_sample=True, temperature=0.7)
+    return tokenizer.decode(text, skip_special_tokens=True)
 
 
 class Traffic(TrainerCallback):
@@ -100,8 +110,12 @@ def main():
         use_cpu=not torch.cuda.is_available(),
     )
     trainer = Trainer(model, settings, train_dataset=training, eval_dataset=evaluation, callbacks=[Traffic()])
+    if options.prompt:
+        print(f"before: {continuation(model, tokenizer, options.prompt)!r}")
     trainer.train()
     trainer.evaluate()
+    if options.prompt:
+        print(f"after: {continuation(model, tokenizer, options.prompt)!r}")
     trainer.save_model(options.output)
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(options.output)

@@ -43,17 +43,27 @@ def measured_slots(run: Any) -> list[Slot]:
     ]
 
 
+def draw_kilobytes(kilobytes: Any) -> None:
+    """Draw what the rank with most of each mesh holds, and what it gives to collectives in a step."""
+    table = kilobytes.groupby("mesh", sort=False).max()[::-1]
+    _, (left, right) = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(8, 2.6), layout="constrained")
+    table[["weights_KB"]].plot.barh(ax=left, color="tab:green", legend=False, title="holds: weights")
+    sent = table[["gradients_KB", "activations_KB"]].rename(columns=lambda name: name.removesuffix("_KB"))
+    sent.plot.barh(ax=right, stacked=True, title="gives to collectives in a step")
+    for axes in (left, right):
+        axes.set(xlabel="KB, the largest of four ranks", ylabel="")
+
+
 def draw_slots(slots: dict[str, list[Slot]]) -> None:
     """Draw schedules below each other: a row for each stage, a box with its number for each micro-batch."""
     _, rows = plt.subplots(len(slots), sharex=True, figsize=(8, 1.7 * len(slots)), layout="constrained")
     for axes, (title, boxes) in zip(rows, slots.items(), strict=True):
+        axes.axvspan(0, max(box[4] for box in boxes), color="#eee", zorder=0)
         for stage, part, direction, begin, end in boxes:
             colour = "tab:blue" if direction == "forward" else "tab:green"
             axes.barh(stage, end - begin, left=begin, height=0.9, color=colour, edgecolor="white")
             axes.text((begin + end) / 2, stage, part, color="white", ha="center", va="center", fontsize=8)
-        axes.set(
-            title=title, ylabel="stage", yticks=range(1 + max(box[0] for box in boxes)), facecolor="#eee"
-        )
+        axes.set(title=title, ylabel="stage", yticks=range(1 + max(box[0] for box in boxes)))
         axes.invert_yaxis()
     rows[-1].set_xlabel("ms of a step; blue: forward, green: backward, grey: idle")
 

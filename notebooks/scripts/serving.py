@@ -106,7 +106,7 @@ def compare(table: pd.DataFrame, answered: pd.DataFrame, predicted: float | None
     early, late = answered[~(answered.time >= grown)], answered[answered.time >= table.time.max() - 30]
     row = {"predicted": predicted, "most requested": table.requested.max()}
     row |= {"requested at the end": table.requested.iloc[-1]}
-    row |= {"s an answer, one pod": early.seconds.median(), "in the last 30 s": late.seconds.median()}
+    row |= {"median s, one pod": early.seconds.median(), "median s, last 30 s": late.seconds.median()}
     return pd.DataFrame([row]).round(2)
 
 
@@ -121,6 +121,8 @@ def draw(table: pd.DataFrame, answered: pd.DataFrame, predicted: float | None) -
         above.axhline(predicted, color="tab:red", linewidth=1, label="predicted")
     above.set(ylabel="pods", ylim=(0, None))
     above.legend(loc="upper right", bbox_to_anchor=(1, 1.3), ncols=3, frameon=False)
-    for pod, part in answered.groupby("pod"):
-        below.plot(part.time - began, part.seconds, "o", markersize=3, label=pod)
+    for _, part in answered.groupby("pod"):
+        below.plot(part.time - began, part.seconds, "o", markersize=3)
+    title = "a dot: an answer; its colour: the pod that answered"
     below.set(xlabel="s", ylabel="s for an answer", yscale="log")
+    below.set_title(title, fontsize=10)

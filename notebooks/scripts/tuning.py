@@ -1,5 +1,6 @@
 """What notebook 19 prepares for finetune.py, and reads from what it printed and saved."""
 
+import ast
 import pydoc_data.topics
 import sysconfig
 import tempfile
@@ -44,6 +45,17 @@ def shapes(volume: Any, base: str) -> tuple[list[tuple[int, int]], int]:
 def sent(run: Any) -> float:
     """Read how many bytes a rank has sent in a step: the mean of all ranks."""
     return run.metrics(pattern=r"bytes sent in a step: (?P<sent>\d+)").sent.astype(float).mean()
+
+
+def evaluations(run: Any) -> pd.Series:
+    """Read the losses on the tenth of the text that is kept for the evaluation, in order."""
+    return run.metrics(pattern=r"'eval_loss': '(?P<loss>[\d.]+)'").loss.astype(float)
+
+
+def continuations(run: Any) -> dict[str, str]:
+    """Read how rank 0's model continues the prompt, before the training and after it."""
+    rows = run.metrics(pattern=r"(?P<when>before|after): (?P<text>['\"].*['\"])$")
+    return dict(zip(rows.when, rows.text.map(ast.literal_eval), strict=True))
 
 
 def losses(run: Any) -> pd.Series:
