@@ -23,6 +23,7 @@ LOOKS = {  # colour, hatching and opacity: told apart without colours as well
     "unknown": (THEME.lines[7], "....", 0.3),
 }
 WIDTH = 10.0
+TRAINED_ON = 1.0  # seconds of training after a change, from which on a pause is told from its wait
 LETTERS = 118  # so many of them fit into the plot's width
 ON_LINES = {"facecolor": THEME.ground, "edgecolor": "none", "pad": 0.8}  # a label that lines would cross
 LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.05)}
@@ -93,7 +94,10 @@ def label_of(row: Row) -> str:
 
 
 def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
-    """Find when no worker trained, until the first step of each round, with the seconds since the change."""
+    """Find when no worker trained, until the first step of each round, with the seconds since the change.
+
+    Where workers trained on after the change, as until a new one has joined, the label says both times.
+    """
     spans = []
     for row in timeline.rows:
         if row.round is None or row.steps_lost is None:  # a round's first row alone
@@ -102,6 +106,8 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
         before = max((step.time for step in timeline.steps if step.time < end), default=row.time)
         begin = max(row.time, before)  # who is asked to join lets the others train on for a while
         message = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
+        if row.seconds is not None and begin - row.time > TRAINED_ON:
+            message = f"stood still {end - begin:.1f} s, until {message} after the request"
         spans.append((begin - timeline.began, end - timeline.began, message))
     return spans
 
