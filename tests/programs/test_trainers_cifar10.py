@@ -22,7 +22,7 @@ LESSONS = {
     ("cifar10_ddp", "cifar10_fsdp"): {"memory_of", "evaluate"},
     ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
     ("digits_ddp", "digits_elastic"): {"make_model", "evaluate", "introduce"},
-    ("digits_elastic", "tiny_imagenet_elastic"): {"take_step", "train", "evaluate"},
+    ("digits_elastic", "tiny_imagenet_elastic"): {"make_model", "take_step", "train", "evaluate"},
 }
 
 
