@@ -215,8 +215,8 @@ def test_the_test_job_prints_the_accuracy_of_each_class(capsys):
     test_job.print_accuracy({"accuracy": 0.742, "images": 10000, "per_class": per_class})
     assert capsys.readouterr().out.splitlines() == [
         "Accuracy of the network on the 10000 test images: 74 %",
-        "Accuracy for class: airplane   is 77.5 %",
-        "Accuracy for class: cat        is 53.3 %",
+        "Accuracy for class: plane is 77.5 %",
+        "Accuracy for class: cat   is 53.3 %",
     ]
 
 
