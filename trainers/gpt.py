@@ -270,15 +270,16 @@ def train(
         for number, part in enumerate(parts):
             with nullcontext() if found else step_recorder.count_activations(network, found):
                 loss += backward(model, part, settings, last=number == len(parts) - 1) / len(parts)
-        norm = clip(model, settings.clip)
+        norm, lr = clip(model, settings.clip), optimizer.param_groups[0]["lr"]
         optimizer.step()
+        numbers = {"step": step, "loss": round(loss, 4), "norm": round(norm, 4), "lr": round(lr, 6)}
         if step == begin:
             emit("memory", **step_recorder.memory_of(network, optimizer), **found)
-            emit("step", step=step, loss=round(loss, 4), norm=round(norm, 4))  # no rate: it also allocates
+            emit("step", **numbers)  # no rate: it also allocates
             began = time.perf_counter()
         elif step % settings.log_every == 0 or step == end - 1:
             rate = (step - begin) * batch[:, 1:].numel() / (time.perf_counter() - began)
-            emit("step", step=step, loss=round(loss, 4), norm=round(norm, 4), tokens_per_s=round(rate, 1))
+            emit("step", **numbers, tokens_per_s=round(rate, 1))
         optimizer.zero_grad()
         tracer.step()
         if group and (step + 1) % settings.save_every == 0 and step + 1 < end:
@@ -310,7 +311,7 @@ def main(argv: list[str] | None = None) -> None:
         train(model, network, optimizer, text, settings=settings, device=device, tracer=tracer)
     if settings.sample and (after := write_sample(model, settings, device)) and rank == 0:
         emit("sample", before=before, after=after)
-    emit("end")
+    emit("end", sent_bytes=step_recorder.bytes_sent())
     del model, network, optimizer
     gc.collect()  # a sharded model's cycles hold the group: its threads must end before the interpreter
     dist.destroy_process_group()

@@ -43,6 +43,17 @@ def measured_slots(run: Any) -> list[Slot]:
     ]
 
 
+def draw_kilobytes(kilobytes: Any) -> None:
+    """Draw what the rank with most of each mesh holds, and what it gives to collectives in a step."""
+    table = kilobytes.groupby("mesh", sort=False).max()[::-1]
+    _, (left, right) = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(8, 2.6), layout="constrained")
+    table[["weights_KB"]].plot.barh(ax=left, color="tab:green", legend=False, title="holds: weights")
+    sent = table[["gradients_KB", "activations_KB"]].rename(columns=lambda name: name.removesuffix("_KB"))
+    sent.plot.barh(ax=right, stacked=True, title="gives to collectives in a step")
+    for axes in (left, right):
+        axes.set(xlabel="KB, the largest of four ranks", ylabel="")
+
+
 def draw_slots(slots: dict[str, list[Slot]]) -> None:
     """Draw schedules below each other: a row for each stage, a box with its number for each micro-batch."""
     _, rows = plt.subplots(len(slots), sharex=True, figsize=(8, 1.7 * len(slots)), layout="constrained")
