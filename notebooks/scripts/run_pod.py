@@ -3,7 +3,7 @@
 import json
 import time
 
-# What namespaces of the Pod Security level "restricted" require: `kubectl run` alone runs as the image's user.
+# What the Pod Security level "restricted" requires: `kubectl run` alone runs as the image's user.
 RIGHTS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 USER = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -11,7 +11,8 @@ USER = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "Ru
 def pod_state(pod):
     """Read the phase of a pod, or why its container waits."""
     statuses = pod["status"].get("containerStatuses", [])
-    reasons = [status["state"]["waiting"].get("reason") for status in statuses if "waiting" in status["state"]]
+    states = [status["state"] for status in statuses]
+    reasons = [state["waiting"].get("reason") for state in states if "waiting" in state]
     return reasons[0] if reasons else pod["status"]["phase"]
 
 
