@@ -148,8 +148,8 @@ def send(
 
 
 def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
-    """Copy a file or a folder of the volume to ``to``; returns the bytes in words."""
-    skipped: list[str] = []
+    """Copy a file or a folder of the volume to ``to``; returns the size of its files in words."""
+    sizes, skipped = list[int](), list[str]()
 
     def kept(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         top = posixpath.normpath(member.name).partition("/")[0]
@@ -157,6 +157,7 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
         try:
             if member.issym() and target.partition("/")[0] != top:
                 raise tarfile.LinkOutsideDestinationError(member, target)
+            sizes.append(member.size)
             return tarfile.data_filter(member, folder)
         except tarfile.FilterError as error:
             reason = "leads out of it" if member.issym() or member.islnk() else str(error)
@@ -176,7 +177,7 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
         if len(entries) != 1:
             raise helper.failed(f"there is nothing in it that can be copied{_left_out(skipped)}")
         entries[0].replace(to)
-    return f"{format_bytes(counted.bytes)}{_left_out(skipped)}"
+    return f"{format_bytes(sum(sizes))}{_left_out(skipped)}"
 
 
 def _left_out(skipped: Sequence[str]) -> str:
