@@ -157,8 +157,9 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
         try:
             if member.issym() and target.partition("/")[0] != top:
                 raise tarfile.LinkOutsideDestinationError(member, target)
+            filtered = tarfile.data_filter(member, folder)
             sizes.append(member.size)
-            return tarfile.data_filter(member, folder)
+            return filtered
         except tarfile.FilterError as error:
             reason = "leads out of it" if member.issym() or member.islnk() else str(error)
             skipped.append(f"{member.name.removeprefix('./')!r} {reason}")
