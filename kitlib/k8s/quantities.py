@@ -57,7 +57,7 @@ def format_bytes(bytes_: str | int | float | None) -> str:
         return "-"
     size = parse_quantity(bytes_)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
+        if size < 999.5:  # three digits
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} TiB"

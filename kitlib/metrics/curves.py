@@ -222,10 +222,16 @@ def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def _centred(rows: np.ndarray) -> np.ndarray:
-    """Smooth the means backwards as well: a mean of the past alone lags behind a falling loss."""
+    """Smooth the means backwards as well: a mean of the past alone lags behind a falling loss.
+
+    The first rows have as much of the future in them as of the past, so the curve begins at the first loss.
+    """
     centred, count = rows.copy(), len(rows)
     sums = np.convolve(rows[::-1, SMOOTH], KERNEL)[:count]
     centred[:, SMOOTH] = (sums / np.convolve(np.ones(count), KERNEL)[:count])[::-1]
+    for row in range(min(len(KERNEL), count)):
+        later = rows[row : 2 * row + 1, SMOOTH][: len(KERNEL)]
+        centred[row, SMOOTH] = np.average(later, weights=KERNEL[: len(later)])
     return centred
 
 

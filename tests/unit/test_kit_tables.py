@@ -55,9 +55,10 @@ def test_a_quantity_stands_for_a_number(quantity, number):
 def test_amounts_are_readable():
     assert (
         quantities.format_bytes("5536Mi"),
+        quantities.format_bytes("1023Ki"),
         quantities.format_bytes(None),
         quantities.format_cores("500m"),
-    ) == ("5.41 GiB", "-", "0.5")
+    ) == ("5.41 GiB", "0.999 MiB", "-", "0.5")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

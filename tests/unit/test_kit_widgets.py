@@ -188,9 +188,12 @@ def test_a_live_view_reads_losses_in_text_until_a_trainer_logs_events():
 @pytest.mark.parametrize("losses", [[3.0, 1.0, 2.0, 0.5, 0.7, 0.2], [3 - 0.1 * n for n in range(30)]])
 def test_the_smoothed_loss_is_the_mean_that_pandas_computes_in_both_directions_and_does_not_lag(losses):
     events = [Event("step", float(n), 0, 1, {"step": n, "loss": loss}) for n, loss in enumerate(losses)]
-    expected = pd.Series(losses).ewm(alpha=curves.WEIGHT).mean()[::-1].ewm(alpha=curves.WEIGHT).mean()[::-1]
+    past = pd.Series(losses).ewm(alpha=curves.WEIGHT).mean()
+    later = [past[row : 2 * row + 1][::-1] for row in range(len(past))]
+    expected = [rows.ewm(alpha=curves.WEIGHT).mean().iloc[-1] for rows in later]
     smooth = TrainingMetrics(events).frame().smooth
     np.testing.assert_allclose(smooth, expected, rtol=1e-4)
+    assert smooth[0] == losses[0]
     assert len(losses) < 30 or abs(smooth[15] - losses[15]) < 0.001
 
 
