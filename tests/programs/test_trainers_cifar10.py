@@ -210,7 +210,7 @@ def test_counting_by_hand_gives_the_same():
     assert np.array_equal(np.asarray(drawn), pixels[1].numpy())
 
 
-def test_the_test_job_prints_the_accuracy_of_each_class(capsys):
+def test_the_test_job_prints_accuracies_in_the_words_of_the_eks_workshop(capsys):
     per_class = {"airplane": 0.775, "cat": 0.533}
     test_job.print_accuracy({"accuracy": 0.742, "images": 10000, "per_class": per_class})
     assert capsys.readouterr().out.splitlines() == [

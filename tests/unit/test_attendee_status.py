@@ -59,7 +59,7 @@ def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_
 def test_every_cell_of_the_course_is_known():
     cells = progress_reporter.cells()
     assert len(cells) > 100
-    assert ("13_clean_up", 3) in [place[:2] for place in cells["import kitlib as kit"]]
+    assert ("04_prepare_a_dataset", 3) in [place[:2] for place in cells["import kitlib as kit"]]
 
 
 def test_a_teller_writes_the_last_word_and_an_errors_first_line():

@@ -99,7 +99,7 @@ def test_nothing_names_a_distribution_that_is_neither_ours_nor_listed():
         if path == Path(__file__):
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
-        text = text.replace(r"\n", "\n") if path.suffix == ".ipynb" else text
+        text = text.replace(r"\n", "\n") if path.suffix in (".ipynb", ".d2") else text
         for name in named(text):
             if name.startswith("trainyard") and name not in OURS:
                 strangers[path.relative_to(ROOT)] = name
