@@ -13,8 +13,8 @@ BEFORE, AFTER = 0.6, 0.5  # seconds that are shown before the last step, and aft
 def intervals(rows: pd.DataFrame, end: float) -> list[tuple[float, float, str]]:
     """List what one rank did, as (begin, end, what), from its events in the order of time.
 
-    It works until it enters a collective, and waits in it until the step has ended. What it did last goes on
-    until it logs an error, or to ``end``.
+    It works until it enters a collective, and waits in it until the step has ended. Without an error logged,
+    the last part goes on to ``end``.
     """
     parts, began, doing = [], None, "works"
     for row in rows.itertuples():
@@ -35,7 +35,10 @@ def draw_waits(run: Any) -> None:
     _, axes = plt.subplots(figsize=(8, 2.4), layout="constrained")
     for rank, rows in events.groupby("rank"):
         for begin, until, doing in intervals(rows, end):
-            axes.barh(rank, until - begin, left=begin - last_step, color=COLOURS[doing], edgecolor="white")
+            face, edge, hatch = (
+                (COLOURS[doing], "white", "") if until < end else ("white", COLOURS[doing], "////")
+            )
+            axes.barh(rank, until - begin, left=begin - last_step, color=face, edgecolor=edge, hatch=hatch)
         for moment in rows[rows.event == "error"].time:
             axes.plot(moment - last_step, rank, "X", color="tab:red", markersize=9)
     ranks = range(int(events.world_size.max()))
@@ -45,5 +48,9 @@ def draw_waits(run: Any) -> None:
     axes.set(xlabel="seconds since the last step that any rank ended", ylabel="rank")
     axes.invert_yaxis()
     marks = [Patch(color=colour, label=doing) for doing, colour in COLOURS.items()]
+    marks.append(
+        Patch(facecolor="white", edgecolor="tab:blue", hatch="////", label="nothing more was written")
+    )
     marks.append(plt.Line2D([], [], color="tab:red", marker="X", linestyle="", label="reports an error"))
-    axes.legend(handles=marks, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+    look = {"ncols": 5, "fontsize": "small", "frameon": False, "loc": "lower center"}
+    axes.legend(handles=marks, bbox_to_anchor=(0.5, 1), columnspacing=1, **look)

@@ -27,8 +27,6 @@ RUNS = {
     "09": [
         "digits-1x1",
         "digits-operator",
-        "digits-whole-node",
-        "digits-waiting",
         "digits-odd",
         "digits-trainjob",
         "digits-function",

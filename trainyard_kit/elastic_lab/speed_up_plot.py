@@ -48,7 +48,7 @@ def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
         for (label, colour, hatch), seconds in zip(LOOKS, parts, strict=True):
             heights = [second * 1e3 for second in seconds]
             look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
-            axes.bar(names, heights, bottom=below, label=label, **look)
+            axes.bar(names, heights, bottom=below, label=label if any(heights) else None, **look)
             below = [base + height for base, height in zip(below, heights, strict=True)]
         axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     axes.set_ylabel("ms")

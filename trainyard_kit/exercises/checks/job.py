@@ -130,7 +130,8 @@ def _ended(run: Run) -> list[dict[str, Any]]:
     if "Failed" in (conditions := _conditions(ended)):
         reasons = filter(None, map(pod_states.why, ended["Pod"].values()))
         raise NotYet(f"the Job fails: {next(reasons, '') or conditions['Failed']}")
-    return list(ended["Pod"].values())
+    # Listed anew: the Job's watch may be ahead of that of its pods.
+    return run.kube.get_all("Pod", labels=f"batch.kubernetes.io/job-name={run.name}")
 
 
 def _conditions(state: State) -> dict[str, str]:
