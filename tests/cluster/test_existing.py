@@ -3,6 +3,7 @@
 import base64
 import json
 import socket
+import time
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ import yaml
 import kitlib as kit
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import ClusterUnreachable, Rejected
+from kitlib.k8s.client import allowed
 
 pytestmark = pytest.mark.cluster
 
@@ -52,7 +54,11 @@ def test_a_right_that_is_granted_as_the_error_says_is_there(attendee, local_clus
     try:
         for command in commands:
             local_cluster.kubectl(command)
-        assert theirs.kube.get_all("StorageClass")
+        deadline = time.monotonic() + 30  # the API server hears of a right a moment later
+        while (classes := allowed(lambda: theirs.kube.get_all("StorageClass"))) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert classes
     finally:
         local_cluster.kubectl("delete clusterrole,clusterrolebinding list-storageclasses --ignore-not-found")
 

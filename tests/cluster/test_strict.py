@@ -108,7 +108,7 @@ WRITABLE = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108: of the pod
     ("row", "setting", "fix"),
     [
         ("labelled", {"TRAINYARD_LABELS": "team=vision cost-center=42"}, "TRAINYARD_LABELS"),
-        ("limited", {}, "cpu= and memory="),
+        ("limited", {}, "`cpu=` and `memory=`"),
         ("read-only", {}, "job.patch("),
     ],
 )
@@ -318,7 +318,7 @@ def test_preflight_names_what_a_namespace_forbids_with_rights_in_it_alone(strict
     checks = results(strict("restricted", "quota", "most", "default-deny").cluster)
     assert (checks["rights"].level, checks["pod security"].level) == ("ok", "ok")
     assert "restricted: pods run as user 65532" in checks["pod security"].message
-    assert "cpu= and memory=" in checks["quota team"].fix
+    assert "`cpu=` and `memory=`" in checks["quota team"].fix
     assert "max cpu 2, memory 2Gi" in checks["limit range"].message
     policy = checks["network policy"]
     assert (policy.level, "DNS" in policy.message) == ("failed", True)
