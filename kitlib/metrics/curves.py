@@ -17,6 +17,7 @@ STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
 MOST_ROWS, MOST_RANKS = 4096, 512
 WEIGHT = 0.4  # of a new loss in the smoothed one, after many of them
 KERNEL = (1 - WEIGHT) ** np.arange(24)  # of later rows: what comes after these weighs nothing
+TOTALS = np.cumsum(KERNEL)
 MOST_BUCKETS, LEAST_BUCKETS = 320, 60
 MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
 
@@ -227,11 +228,11 @@ def _centred(rows: np.ndarray) -> np.ndarray:
     The first rows have as much of the future in them as of the past, so the curve begins at the first loss.
     """
     centred, count = rows.copy(), len(rows)
-    sums = np.convolve(rows[::-1, SMOOTH], KERNEL)[:count]
-    centred[:, SMOOTH] = (sums / np.convolve(np.ones(count), KERNEL)[:count])[::-1]
+    weights = TOTALS[np.minimum(np.arange(count), len(KERNEL) - 1)]
+    centred[:, SMOOTH] = (np.convolve(rows[::-1, SMOOTH], KERNEL)[:count] / weights)[::-1]
     for row in range(min(len(KERNEL), count)):
         later = rows[row : 2 * row + 1, SMOOTH][: len(KERNEL)]
-        centred[row, SMOOTH] = np.average(later, weights=KERNEL[: len(later)])
+        centred[row, SMOOTH] = later @ KERNEL[: len(later)] / TOTALS[len(later) - 1]
     return centred
 
 
