@@ -162,7 +162,7 @@ def _quotas(cluster: Cluster) -> Iterator[Row]:
                 fix = f"delete what has ended: trainyard run list; or {fix}"
             yield title, FAILED, f"no room for {', '.join(full)}", fix
         elif demanded:
-            arguments = " and ".join(ARGUMENTS[name] for name in demanded)
+            arguments = " and ".join(f"`{ARGUMENTS[name]}`" for name in demanded)
             yield title, OK, f"free: {free}; demands {', '.join(demanded)}", f"give jobs {arguments}"
         else:
             yield title, OK, f"free: {free}", ""

@@ -306,7 +306,7 @@ def test_preflight_fails_where_a_quota_has_no_room_for_what_each_run_has(strict)
 
 def test_a_range_of_users_is_answered_by_the_argument():
     words = "denied request: runAsUser: Invalid value: 65532: must be in the ranges: [1000680000, 1000689999]"
-    assert admission_hint(words).startswith("run_as_user=1000680000 ")
+    assert admission_hint(words).startswith("`run_as_user=1000680000` ")
     assert admission_hint('violates PodSecurity "restricted:latest": runAsUser=0 (must not be root)') == ""
 
 

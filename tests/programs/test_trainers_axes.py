@@ -62,9 +62,16 @@ def test_a_mesh_has_the_losses_of_one_rank_and_each_rank_its_part(
     assert all((event["activations_bytes"] >= SHARE / ranks) == sends for event in last), last
 
 
-@pytest.mark.parametrize("flags", [["--tensor=2", "--stages=2"], ["--tensor=3"], ["--stages=4"]])
-def test_ranks_that_cannot_be_divided_are_refused_before_they_meet(flags, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tensor=2", "--stages=2"], "choose --tensor or --stages, not both"),
+        (["--tensor=3"], "2 ranks: --tensor or --stages must divide them evenly"),
+        (["--stages=4"], "2 ranks: --tensor or --stages must divide them evenly"),
+    ],
+)
+def test_ranks_that_cannot_be_divided_are_refused_before_they_meet(flags, words, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit):
         load_trainer("axes").parse_settings(flags)
-    assert "2 ranks: divide them by --tensor or by --stages" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
