@@ -1,4 +1,4 @@
-"""``python -m localkube VERB``: the local cluster for programs; people use ``trainyard cluster VERB``.
+"""``python -m localkube VERB``: the local cluster for programs; ``trainyard cluster VERB`` is for people.
 
 Answers are JSON lines on standard output: ``{"progress": …}`` while something goes on, at the end one
 ``{"result": …, "verbs": 1}``, or ``{"error": {"what", "about", "fix"}, "verbs": 1}`` with exit status 1. A
@@ -231,7 +231,9 @@ def _kubeconfig(options: argparse.Namespace) -> None:
     path = ClusterPaths(options.name).kubeconfig
     if not path.exists():
         raise LocalClusterError(
-            "there is no such cluster", about=options.name, fix="see `trainyard cluster list`"
+            "there is no such cluster",
+            about=options.name,
+            fix="`python -m localkube list` lists the clusters",
         )
     sys.stdout.write(path.read_text())
 
@@ -240,23 +242,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m localkube", description=__doc__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_create(verbs)
-    for verb, run in (
-        ("status", _status),
-        ("start", _start),
-        ("stop", _end),
-        ("delete", _end),
-        ("kubeconfig", _kubeconfig),
+    for verb, run, summary in (
+        ("status", _status, "show a cluster's state, shape and processes"),
+        ("start", _start, "start a stopped cluster, or what of it does not run"),
+        ("stop", _end, "end a cluster's processes; objects and volumes are kept"),
+        ("delete", _end, "delete a cluster: processes, network and files"),
+        ("kubeconfig", _kubeconfig, "print a cluster's kubeconfig"),
     ):
-        named = verbs.add_parser(verb)
+        named = verbs.add_parser(verb, help=summary)
         named.add_argument("name")
         named.set_defaults(run=run, verb=verb)
         if run is _start:
             _add_progress_deadline(named)
     _add_nodes(verbs)
     _add_cache(verbs)
-    verbs.add_parser("list").set_defaults(run=_list)
+    verbs.add_parser("list", help="list the clusters").set_defaults(run=_list)
     verbs.add_parser("kubectl", help="how the kit's own kubectl is started").set_defaults(run=_kubectl)
-    verbs.add_parser("doctor").set_defaults(run=_doctor)
+    verbs.add_parser("doctor", help="show what this machine can do").set_defaults(run=_doctor)
     return parser
 
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,14 @@ from kitlib.display.tables import Table
 from kitlib.errors import KitError, ProviderFailed
 from kitlib.k8s.quantities import format_bytes
 
+CALLS = {
+    "create": 'kit.create_cluster("local", name="{0}")',
+    "delete": 'kit.clusters.find("{0}").delete()',
+    "list": "kit.list_clusters()",
+    "start": 'kit.connect("{0}", start=True)',
+}
+VERB = re.compile(r"`python -m localkube ([\w-]+) ?([^`]*)`")
+COMMANDS = {"image-store": "images", "get-images": "images get"}
 VERBS = 1  # the version of the verbs and their answers; `localkube.__main__` has the same
 STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not end
 LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
@@ -95,6 +104,18 @@ def call(*arguments: str, report: Callable[[str], None] = lambda text: None) -> 
     return answer["result"]
 
 
+def _for_the_kit(values: dict[str, Any]) -> dict[str, Any]:
+    """Name the kit's calls and commands in texts that name verbs."""
+
+    def call_of(match: re.Match[str]) -> str:
+        verb, operands = match.groups()
+        return f"`{CALLS.get(verb, f'trainyard {COMMANDS.get(verb, verb)} {{0}}').format(operands).rstrip()}`"
+
+    return {
+        key: VERB.sub(call_of, value) if isinstance(value, str) else value for key, value in values.items()
+    }
+
+
 def _interrupt(process: subprocess.Popen[str]) -> bool:
     """Send SIGINT to the program and its children; return whether it has cleaned up and ended.
 
@@ -113,7 +134,7 @@ def _interrupt(process: subprocess.Popen[str]) -> bool:
 
 def _message(line: str) -> dict[str, Any]:
     try:
-        message = json.loads(line)
+        message = json.loads(line, object_hook=_for_the_kit)
     except json.JSONDecodeError:
         return {}
     return message if isinstance(message, dict) else {}

@@ -1,4 +1,4 @@
-"""``python -m localkube.bundles use FILE``: where nothing is installed; else ``trainyard bundle``."""
+"""``python -m localkube.bundles use FILE``: where nothing is installed; else ``localkube bundle``."""
 
 import argparse
 import sys

@@ -21,7 +21,7 @@ NAME = "manifest.json"
 # The first part of a path is the folder of the cache to which the file belongs; images go on to their store.
 KINDS = ("controlplane", "programs", "preload", "datasets", "wheels", "images")
 IMAGES = "images/images.tar"
-AGAIN = "copy the bundle once more, or make it again with `trainyard bundle create`"
+AGAIN = "copy the bundle once more, or make it again with `python -m localkube bundle create`"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class BundleManifest:
             raise LocalClusterError(
                 f"the bundle is for {self.system} {self.machine}, and this machine is {' '.join(target())}",
                 about=about,
-                fix="make one on a machine like this: trainyard bundle create FILE",
+                fix="make one on a machine like this: `python -m localkube bundle create FILE`",
             )
 
     @property

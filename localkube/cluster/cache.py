@@ -63,7 +63,7 @@ def clear(what: str | None) -> list[CacheEntry]:
         raise LocalClusterError(
             "nothing of this kind is in the cache",
             about=what,
-            fix=f"the kinds are: {', '.join(kinds) or 'none'}; to remove a cluster: trainyard cluster delete",
+            fix=f"the kinds are: {', '.join(kinds) or 'none'}; a cluster: `python -m localkube delete`",
         )
     going = [entry for entry in everything if not entry.used]
     if what is not None:

@@ -159,7 +159,7 @@ def request(name: str, message: dict[str, Any]) -> Any:
         raise LocalClusterError(
             f"the cluster is {now['state']}: {now['reason']}",
             about=name,
-            fix=f'`kit.connect("{name}", start=True)`',
+            fix=f"`python -m localkube start {name}`",
         )
     with _connected(paths) as sock:
         sock.sendall(json.dumps(message).encode() + b"\n")

@@ -85,12 +85,12 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
 
 
 def _absent(name: str) -> LocalClusterError:
-    fix = f'`kit.create_cluster("local", name="{name}")`'
+    fix = f"`python -m localkube create {name}`"
     return LocalClusterError("there is no such cluster", about=name, fix=fix)
 
 
 def _unusable(name: str, why: str) -> LocalClusterError:
-    fix = f'delete it (`kit.clusters.find("{name}").delete()`) and create it again'
+    fix = f"delete it (`python -m localkube delete {name}`) and create it again"
     return LocalClusterError(why, about=name, fix=fix)
 
 
@@ -204,7 +204,7 @@ def _same(now: dict[str, Any], spec: ClusterSpec) -> dict[str, Any]:
         raise LocalClusterError(
             f"a cluster of this name runs already, with {had}",
             about=now["name"],
-            fix=f'use that shape, choose another name, or delete it: `kit.clusters.find("{name}").delete()`',
+            fix=f"use that shape, choose another name, or delete it: `python -m localkube delete {name}`",
         )
     return now
 

@@ -23,7 +23,7 @@ def stop(name: str, *, report: Report = no_progress) -> dict[str, Any]:
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
-        fix = "`kit.list_clusters()` lists the clusters"
+        fix = "`python -m localkube list` lists the clusters"
         raise LocalClusterError("there is no such cluster", about=name, fix=fix)
     with locked(paths, report):
         end_processes(paths)

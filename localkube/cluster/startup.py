@@ -153,7 +153,7 @@ class Startup:
     def _error(self, stall: Stall) -> LocalClusterError:
         part = stall.part or self._part
         what = f"the cluster did not start: {self._state}; {stall.reason} ({machine_load()})"
-        fix = f"look at the lines of {part} above, and at `trainyard doctor`; then create it again"
+        fix = f"look at the lines of {part} above, and at `python -m localkube doctor`; then create it again"
         if problem := disk_problem():
             what, fix = f"{problem}; {what}", f"free space in {self._paths.root.parent}, and try again"
         return LocalClusterError(f"{what}\n{log_tail(self._paths, part)}", about=self._paths.name, fix=fix)

@@ -88,7 +88,8 @@ def present() -> ControlPlaneBinaries:
     reasons: list[str] = []
     chosen = _first([name for name in ORDER if name != "build"], no_progress, reasons)
     if chosen is None:
-        raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
+        fix = "see `python -m localkube doctor`; in a clone: make setup"
+        raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix=fix)
     return chosen
 
 

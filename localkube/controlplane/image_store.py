@@ -21,16 +21,16 @@ from localkube.paths import images_dir, private_dir
 FIXES = {
     "invalid": "write it as REGISTRY/REPOSITORY:TAG, such as docker.io/library/busybox:1.36",
     "unreachable": "check the network, name a mirror in ~/.config/trainyard/certs.d/HOST/hosts.toml, or "
-    "carry the image here: trainyard images load FILE",
+    "carry the image here: `python -m localkube image-store load FILE`",
     "unauthorized": "check the name; if the image is private, log in: docker login REGISTRY",
-    "notfound": "check its name and tag; `trainyard images list` shows what is here",
+    "notfound": "check its name and tag; `python -m localkube image-store list` shows what is here",
     "ratelimited": "log in (docker login), or try again later",
     "digest": "try again; if it fails again, the registry or a proxy changes what it serves",
-    "disk": "free space there, or run: trainyard images prune --all",
+    "disk": "free space there, or run `python -m localkube image-store prune --all`",
     "platform": "choose a tag of this machine's architecture",
     "inuse": "delete the pods that use it, or their clusters",
     "busy": "try again when no image is being pulled",
-    "archive": "give a file that docker save, podman save or `trainyard images save` wrote, or an OCI layout",
+    "archive": "give an OCI layout, or what `docker save` or `python -m localkube image-store save` wrote",
     "interrupted": "try again; the download continues where it stopped",
 }
 REST = "try again; if it fails again, the message says what the registry or the disk refused"

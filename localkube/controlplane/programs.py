@@ -81,7 +81,7 @@ def _obtain(recipe: Recipe, report: Report) -> None:
         raise LocalClusterError(
             f"the program cannot be obtained: {reason}",
             about=f"{recipe.name} {recipe.version}",
-            fix=f"where there is a network, run `{recipe.remedy}`, and carry it over with `trainyard bundle`",
+            fix=f"run `{recipe.remedy}` where there is a network, and `python -m localkube bundle create`",
         ) from reason
 
 

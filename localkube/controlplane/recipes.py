@@ -56,7 +56,7 @@ class Recipe:
     @property
     def remedy(self) -> str:
         """The command that obtains it."""
-        return f"trainyard images get {self.name}"
+        return f"python -m localkube get-images {self.name}"
 
 
 RECIPES = {

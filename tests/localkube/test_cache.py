@@ -60,5 +60,5 @@ def test_clearing_removes_what_nobody_needs_and_nothing_else(home):
 def test_one_kind_is_removed_on_request_but_for_what_a_cluster_uses(home):
     assert kinds(cache.clear("bench")) == {("bench", "kwok"): cache.ON_REQUEST}
     assert kinds(cache.clear("controlplane")) == {("controlplane", "v0.0.1-old"): ""}
-    with pytest.raises(LocalClusterError, match="trainyard cluster delete"):
+    with pytest.raises(LocalClusterError, match="localkube delete"):
         cache.clear("cluster")

@@ -189,7 +189,7 @@ def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_t
         name = pods.create(image(ETCD, command=["etcd", "--version"]))
         reasons = {}
         pods.until(name, lambda pod: _note(reasons, state(pod)) and "ImagePullBackOff" in reasons)
-        remedy = "etcd-v2 v3.4.13 is not in the cache: run `trainyard images get etcd-v2`"
+        remedy = "etcd-v2 v3.4.13 is not in the cache: run `python -m localkube get-images etcd-v2`"
         assert reasons["ErrImagePull"] == f'failed to pull image "{ETCD}": {remedy}'
         assert reasons["ImagePullBackOff"] == f'Back-off pulling image "{ETCD}": ErrImagePull: {remedy}'
         put_in_place(built, folder / "trainyard" / built.relative_to(cache_dir()))

@@ -48,7 +48,7 @@ def test_a_build_reports_by_its_own_rate_and_names_no_other_machine(monkeypatch)
 
 
 def test_the_wheel_and_a_bundle_are_offered_before_the_first_package():
-    assert "trainyard-kit-controlplane" in build.SHORTCUT and "trainyard bundle use" in build.SHORTCUT
+    assert "trainyard-kit-controlplane" in build.SHORTCUT and "localkube bundle use" in build.SHORTCUT
 
 
 def doctor(monkeypatch, **environment):

@@ -272,6 +272,22 @@ def test_a_program_may_write_any_number_of_warnings_before_it_answers(tmp_path, 
     assert machine.call("list") == 7
 
 
+def test_a_fix_of_the_local_cluster_names_its_verbs_and_the_kit_its_own_calls(tmp_path, monkeypatch):
+    verbs = subprocess.run(
+        [sys.executable, "-m", "localkube", "--help"], capture_output=True, text=True
+    ).stdout
+    sources = "".join(path.read_text() for path in (config.ROOT / "localkube").rglob("*.py"))
+    named = set(re.findall(r"python -m localkube ([a-z][\w-]+)", sources))
+    assert len(named) >= 8 and {name for name in named if f"    {name}" not in verbs} == set()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(ProviderFailed) as refused:
+        machine.call("start", "absent")
+    assert refused.value.fix == '`kit.create_cluster("local", name="absent")`'
+    text = json.dumps({"progress": "`python -m localkube image-store load FILE`"})
+    assert machine._message(text) == {"progress": "`trainyard images load FILE`"}
+
+
 @pytest.mark.parametrize(
     ("variables", "provider", "words"),
     [

@@ -91,7 +91,7 @@ class Programs:
         if not argv:
             raise ProgramNotFound(
                 f"this control plane has no {name}: delete the cluster, run "
-                "`TRAINYARD_CONTROLPLANE=build trainyard cluster create NAME`"
+                "`TRAINYARD_CONTROLPLANE=build python -m localkube create NAME`"
             )
         return Program(argv, _named(name, argv), origin="the control plane")
 

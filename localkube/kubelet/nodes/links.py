@@ -161,7 +161,7 @@ class LinkManager:
                     about=f"link {about}",
                     fix="leave `latency=` out, or load the module"
                     if "sch_netem" in error.message
-                    else "use a machine that allows namespaces: trainyard doctor",
+                    else "use a machine that allows namespaces: `python -m localkube doctor`",
                 ) from error
             except OSError as error:
                 await self._apply(self._links)

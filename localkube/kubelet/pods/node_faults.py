@@ -61,7 +61,7 @@ class NodeFaults:
                 raise LocalClusterError(
                     error.message,
                     about=f"{verb} {name}",
-                    fix="stop it instead, or use a machine that allows namespaces: trainyard doctor",
+                    fix="stop it, or use a machine that allows namespaces: `python -m localkube doctor`",
                 ) from error
             except OSError as error:
                 raise unwritable(self._states.path, error) from error

@@ -32,7 +32,7 @@ STALLED = {
 }
 LEAST = {  # of the capacity, below which little is left
     "memory.available": (0.05, "memory", "end programs and runs that need most of it"),
-    "nodefs.available": (0.05, "disk", "free space: trainyard cache, old volumes and clusters"),
+    "nodefs.available": (0.05, "disk", "free space: `python -m localkube cache`, old volumes and clusters"),
     "nodefs.inodesFree": (0.05, "disk (inodes)", "delete small files: old volumes and clusters"),
     "pid.available": (
         0.1,
