@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -16,12 +17,14 @@ import yaml
 from click.testing import CliRunner
 
 from kitlib import config
+from kitlib.causes import Cause, Diagnosis
 from kitlib.display.tables import Table
 from kitlib.errors import CODE, KitError
 from trainyard_kit.cli import advice, options
 from trainyard_kit.cli.course import copy_course
 from trainyard_kit.cli.kubectl import WITH_CONTAINER, split_cluster
 from trainyard_kit.cli.main import main
+from trainyard_kit.clouds.checks import Check, Level, Report
 
 ROOT = Path(advice.__file__).resolve().parents[2]
 PACKAGES = ("kitlib", "trainyard_kit", "localkube")
@@ -279,6 +282,18 @@ def test_an_error_in_a_terminal_advises_a_command_and_in_python_a_call(monkeypat
     done = CliRunner().invoke(group, ["fails"])
     assert done.exit_code == 1
     assert "try:   trainyard cluster start lab" in done.output
+
+
+def test_the_causes_of_a_run_and_the_checks_of_doctor_advise_commands(monkeypatch):
+    fix = '`memory="512Mi"`, or `run.logs(rank=1)`'
+    diagnosis = Diagnosis('run "a"', "Failed", (Cause(kind="OOMKilled", who="rank 1", what="died", fix=fix),))
+    cluster = SimpleNamespace(run=lambda name: SimpleNamespace(why=lambda: diagnosis))
+    report = Report("lab", (Check("cluster", Level.FAILED, "stopped", '`kit.connect("lab", start=True)`'),))
+    monkeypatch.setattr("kitlib.clusters.connect", lambda *names: cluster)
+    monkeypatch.setattr("kitlib.plugins.find", lambda group, name: lambda *about, **options: report)
+    shown = CliRunner().invoke(main, ["why", "a", "-c", "lab"]).stdout
+    assert "try:      --memory 512Mi, or trainyard run logs a --rank 1 -c lab" in shown
+    assert "trainyard cluster start lab" in CliRunner().invoke(main, ["doctor", "--cluster", "lab"]).stdout
 
 
 # kubectl

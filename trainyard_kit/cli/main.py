@@ -8,6 +8,7 @@ print.
 import logging
 import os
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -22,7 +23,7 @@ from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
 from kitlib.k8s import terminating
 from kitlib.k8s.client import allowed
-from trainyard_kit.cli.advice import PROGRAM, for_terminal
+from trainyard_kit.cli.advice import PROGRAM
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.current import read_current, write_current
 from trainyard_kit.cli.kubectl import kubectl
@@ -38,6 +39,7 @@ from trainyard_kit.cli.options import (
     YES,
     ErrorGroup,
     complete_clusters,
+    for_this_terminal,
     next_step,
     show,
 )
@@ -369,12 +371,11 @@ def doctor(
         preflight = plugins.find("kitlib.names", "preflight")
         about = provider if cluster is None else clusters.connect(cluster)
         report = preflight(about, name=name, nodes=nodes, **option)
+        checks = tuple(replace(check, fix=for_this_terminal(check.fix)) for check in report.checks)
+        report = replace(report, checks=checks)
         show(output, report.table()) if output else click.echo(report)
         context.exit(0 if report.ok else 1)
-    rows = [
-        (*row, for_terminal(fix, command=None, root=main, known={}))
-        for *row, fix in clusters.credential_rows()
-    ]
+    rows = [(*row, for_this_terminal(fix)) for *row, fix in clusters.credential_rows()]
     columns = ("provider", "would use", "next")
     show(output, machine=machine.doctor(), credentials=Table(columns, rows))
     if output is None:

@@ -66,6 +66,14 @@ class ErrorGroup(click.Group):
             formatter.write_dl(rows)
 
 
+def for_this_terminal(fix: str) -> str:
+    """Write the calls of a fix as commands, and the arguments of jobs as options of ``launch``."""
+    context = click.get_current_context()
+    root = context.find_root().command
+    assert isinstance(root, click.Group)
+    return for_terminal(fix, command=root.get_command(context, "launch"), root=root, known=context.meta)
+
+
 def combine(*options: Flag) -> Flag:
     """Combine options to one decorator."""
 

@@ -1,6 +1,7 @@
 """``trainyard run`` and ``trainyard launch``: runs in a terminal."""
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
@@ -16,6 +17,7 @@ from trainyard_kit.cli.options import (
     OUTPUT,
     RUN_NAME,
     ErrorGroup,
+    for_this_terminal,
     next_step,
     options_of,
     show,
@@ -100,6 +102,8 @@ def wait_run(name: str, cluster: str, timeout: float) -> None:
 def why(name: str, cluster: str, output: str) -> None:
     """Diagnose why the run NAME failed, waits or hangs: cause, evidence and fix."""
     diagnosis = clusters.connect(cluster).run(name).why()
+    causes = tuple(replace(cause, fix=for_this_terminal(cause.fix)) for cause in diagnosis.causes)
+    diagnosis = replace(diagnosis, causes=causes)
     click.echo(json.dumps(diagnosis.json(), indent=2) if output == "json" else repr(diagnosis))
 
 
