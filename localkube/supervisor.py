@@ -25,6 +25,7 @@ from typing import Any
 
 from localkube.controlplane.disk_reserve import DiskReserve
 from localkube.controlplane.image_service import serve_images
+from localkube.controlplane.sleep import Sleep
 from localkube.host import start_time
 from localkube.kubelet.heartbeat import Watchdog
 from localkube.network import accepting
@@ -79,6 +80,8 @@ class Supervisor:
         self._processes: dict[str, dict[str, int | None]] = {}
         self._crashes: dict[str, dict[str, int]] = {}
         self._stopping = asyncio.Event()
+        names, seconds = list(self._components), self._plan["sleep_seconds"]
+        self._sleep = Sleep(root, seconds, programs=names, send=self._signal, connect=self._connect)
         # While it is not set, all requests are denied. A cluster that begins is waited for by who began it.
         self._api_ready = asyncio.Event()
         self._api_ready.set()
@@ -94,7 +97,7 @@ class Supervisor:
         runtime = self._start_runtime()
         self._note("runtime", runtime.pid)
         try:
-            start_task(Watchdog(self._root).run(), name="watchdog")
+            start_task(Watchdog(self._root, self._sleep.awake).run(), name="watchdog")
             self._client = await RuntimeClient.connect(self._root / "runtime.sock", on_exit=self._exited)
             if self._plan["gateway"]:
                 start_task(self._keep_gateway(), name="gateway")
@@ -106,9 +109,11 @@ class Supervisor:
             start_task(self._start_late(), name="late components")
             if self._plan["images"]:
                 await serve_images(self._root / "images.sock", **self._plan["images"])
+            start_task(self._sleep.run(), name="sleep")
             start_task(self._serve(listener), name="forwarder")
             start_task(rotate_logs(self._root / "logs"), name="logs")
-            start_task(DiskReserve(self._root / "etcd.reserve").keep(), name="disk reserve")
+            reserve = DiskReserve(self._root / "etcd.reserve")
+            start_task(reserve.keep(self._sleep.awake), name="disk reserve")
             start_task(keep_certificates(self._root), name="certificates")
             stop = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([stop, self._client.gone], return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +158,9 @@ class Supervisor:
             "cwd": component.cwd,
         }
         await self._client.call(component.op, **order)
+
+    async def _signal(self, name: str, number: int) -> None:
+        await self._client.call("kill", id=self._components[name].identity, signal=number)
 
     async def _start_at_last(self, component: ManagedProcess) -> None:
         """Start a component as often as it takes: a full disk or a lack of memory passes."""
@@ -233,6 +241,7 @@ class Supervisor:
         with contextlib.suppress(RuntimeExited):
             await self._client.call("delete", id=entry["id"])
             await asyncio.sleep(delay)
+            await self._sleep.wake()
             await self._start_at_last(component)
 
     def _record_crash(self, name: str, code: int) -> None:
@@ -276,12 +285,14 @@ class Supervisor:
         await accepting.accept(listener, self._forward, most=most, admit=accepting.is_ours)
 
     async def _forward(self, client: socket.socket) -> None:
-        try:
-            inside = await self._connect()
-        except (OSError, RuntimeCallError, RuntimeExited):
-            client.close()
-            return
-        await carry(client, inside)
+        with self._sleep.client():
+            try:
+                await self._sleep.wake()
+                inside = await self._connect()
+            except (OSError, RuntimeCallError, RuntimeExited):
+                client.close()
+                return
+            await carry(client, inside)
 
     async def _connect(self, *, ready: bool = True) -> socket.socket:
         """Connect to the API server, by default only while it is ready."""

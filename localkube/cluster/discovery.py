@@ -130,6 +130,8 @@ def status(name: str) -> dict[str, Any]:
         return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
     if not alive(paths):
         return answer | {"state": "stopped", "reason": _why_stopped(paths, record)}
+    if (paths.root / "asleep").exists():  # a connection would wake it
+        return answer | {"reason": "asleep: nobody uses it, and whatever connects to it wakes it"}
     if problem := _api_problem(record["api_port"]):
         return answer | {"state": "broken", "reason": problem}
     return answer
@@ -161,7 +163,8 @@ def request(name: str, message: dict[str, Any]) -> Any:
             about=name,
             fix=f"`python -m localkube start {name}`",
         )
-    with _connected(paths) as sock:
+    # A client of the API beside it: while there is one, the cluster does not sleep.
+    with socket.create_connection(("127.0.0.1", now["api_port"])), _connected(paths) as sock:
         sock.sendall(json.dumps(message).encode() + b"\n")
         line = sock.makefile().readline()
     if not line:

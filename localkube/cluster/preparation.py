@@ -30,6 +30,8 @@ from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, wri
 
 # Set to "off", containers are held to their limits without control groups, as where there are none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
+# Seconds without clients and work after which a cluster sleeps (``controlplane/sleep.py``); 0 for never.
+SLEEP, SLEEP_SECONDS = "TRAINYARD_SLEEP_SECONDS", 300.0
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
 DELAYS = {"forkserver": 2.5, "metrics-server": 5.0}
 EGRESS_SOCKET = "egress.sock"
@@ -184,6 +186,7 @@ class ClusterFiles:
             else None,
             "token_webhook": None if plain else self._way_to_token_webhook(),
             "api": [self._on_loopback(NETWORK.address), 6443],
+            "sleep_seconds": float(os.environ.get(SLEEP, SLEEP_SECONDS)),
         }
 
     def _gateway(self) -> list[str] | None:

@@ -26,13 +26,14 @@ class DiskReserve:
     def __init__(self, path: Path, *, size: int = SIZE) -> None:
         self._path, self._size = path, size
 
-    async def keep(self) -> None:
-        """Take and release the reserve, until this task is cancelled."""
+    async def keep(self, awake: asyncio.Event) -> None:
+        """Take and release the reserve while the cluster is awake, until this task is cancelled."""
         try:
             while True:
                 with contextlib.suppress(OSError):  # a disk may fail in any way; the next look may succeed
                     self.look()
                 await asyncio.sleep(LOOK_SECONDS)
+                await awake.wait()
         finally:
             self._path.unlink(missing_ok=True)
 

@@ -77,7 +77,7 @@ class Heartbeat:
     """
 
     def __init__(self, root: Path, *, late: Callable[[str], None]) -> None:
-        self._root, self._late = root, late
+        self._root, self._late, self._stopped = root, late, False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         descriptor = os.open(root / CURRENT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(descriptor, UID_BYTES)
@@ -101,9 +101,16 @@ class Heartbeat:
             due = loop.time() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
             late = loop.time() - due
+            if late > LATE_SECONDS:
+                await asyncio.sleep(LATE_SECONDS / 20)  # the signal that this process goes on is heard later
+                late, self._stopped = late * (not self._stopped), False
             if late > LATE_SECONDS and loop.time() > reported_at + QUIET_SECONDS:
                 reported_at = loop.time()
                 self._late(f"the event loop of the kubelet was late by {late:.1f} s")
+
+    def forgive(self) -> None:
+        """Take the present beat for none that is late: this process was stopped."""
+        self._stopped = True
 
     def _new_task(
         self,
@@ -165,10 +172,10 @@ def stalled(count: int) -> tuple[str, str, str] | None:
 
 
 class Watchdog:
-    """Ends the kubelet when its loop stands still; of the supervisor's loop."""
+    """Ends the kubelet when its loop stands still while the cluster is awake; of the supervisor's loop."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, awake: asyncio.Event) -> None:
+        self._root, self._awake = root, awake
         self._path = root / SOCKET
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -183,6 +190,9 @@ class Watchdog:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._socket, self._hear)
         while True:
+            if not self._awake.is_set():
+                await self._awake.wait()
+                self._heard = loop.time()
             due = loop.time() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
             if loop.time() > due + LATE_SECONDS or (self._pid and _state(self._pid) in "tTZX?"):

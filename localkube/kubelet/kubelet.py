@@ -8,6 +8,7 @@ import asyncio
 import functools
 import json
 import logging
+import signal
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -152,6 +153,7 @@ class Kubelet:
             self._config.file.parent,
             late=lambda message: self._warn("KubeletSlow", message),
         )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on, heart)
         start_task(heart.run(), name="heartbeat", critical=True)
         config, limits, pods, nodes = self._config, self._runtime.limits, self._pods, self._nodes.values()
         reachable = [node for node in nodes if node.is_reachable]
@@ -203,6 +205,12 @@ class Kubelet:
             start_task(self._run_pods(services), name="pods", critical=True)
             start_task(static.run(), name="static pods", critical=True)
             await self._client.gone
+
+    def _go_on(self, heart: Heartbeat) -> None:
+        """Report all nodes at once: the cluster has slept (``controlplane/sleep.py``)."""
+        heart.forgive()
+        for node in self._nodes.values():
+            node.pool.news.set()
 
     def _shortages(self, eviction: EvictionManager) -> ShortageReporter:
         async def annotate(annotations: Mapping[str, str | None]) -> None:

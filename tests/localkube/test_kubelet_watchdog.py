@@ -53,6 +53,12 @@ asyncio.run(main())
 SPINNING = {"a loop": "while True: pass", "an expression": 'import re; re.match("(a+)+$", "a" * 60 + "b")'}
 
 
+def awake():
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 def pod(uid):
     return {"metadata": {"uid": uid, "namespace": "n"}}
 
@@ -66,7 +72,7 @@ def short(monkeypatch):
 
 @contextlib.asynccontextmanager
 async def watching(root: Path):
-    task = asyncio.create_task(Watchdog(root).run())
+    task = asyncio.create_task(Watchdog(root, awake()).run())
     yield
     task.cancel()
 
@@ -202,7 +208,7 @@ def test_a_spoiled_record_of_stalls_is_none(tmp_path, content):
 async def test_the_record_of_stalls_is_bounded(tmp_path, monkeypatch):
     (tmp_path / STALLS).write_text(json.dumps({f"pod-{number}": 1 for number in range(1000)}))
     (tmp_path / CURRENT).write_bytes(b"guilty\0\0")
-    watchdog = Watchdog(tmp_path)
+    watchdog = Watchdog(tmp_path, awake())
     killed = []
     monkeypatch.setattr(os, "kill", lambda *call: killed.append(call))
     watchdog._end(10.0)

@@ -290,7 +290,7 @@ async def keep_alive(
     """Renew the node's lease and status, for ever; news of its pool are reported at once.
 
     The status is sent early for a node that is not Ready: after the machine has slept, the node controller
-    calls the node unreachable until its next status.
+    calls the node unreachable until its next status. After the cluster has slept it is among the news.
 
     Args:
         nodes: The informer of nodes.

@@ -1,0 +1,226 @@
+"""Sleep: a cluster that nobody uses is stopped, and goes on when somebody connects.
+
+Eight idle programs wake up for their timers some hundred times a second. When no client has been connected to
+the API and nothing could happen in the cluster for a while, the supervisor sends all of them SIGSTOP. It
+accepts the connections of clients itself (``supervisor.py``), so that the next one lets them go on; that one
+waits for the API server's first answer alone. In doubt a cluster stays awake: what Kubernetes does at a time
+of its own, such as a CronJob, is in `WAKEFUL`.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from localkube.api_path import api_path
+from localkube.runtime.client import RuntimeCallError, RuntimeExited
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+MARK = "asleep"
+LOOKS, MOST = 5, 500  # in the time after which it sleeps, and the objects that one reads of a resource
+LIVING = "&fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
+# Its node controller takes a node for lost whose kubelet has been silent (``components.NODE_GRACE``). So it
+# goes on last, when all nodes have reported: it reads the new status, at the latest when its own is refused.
+JUDGE = "kube-controller-manager"
+FRESH_SECONDS, POLL_SECONDS, ANSWER_SECONDS = 10.0, 0.02, 5.0
+OWN_PODS = ("kube-dns", "kube-proxy", "metrics-server")
+
+Object = Mapping[str, Any]
+Send = Callable[[str, int], Awaitable[None]]
+
+
+def _pod_lives(pod: Object) -> bool:
+    """Tell whether a pod has not ended; those of the cluster's own programs do not count."""
+    labels = pod["metadata"].get("labels") or {}
+    own = labels.get("tier") == "control-plane" or labels.get("k8s-app") in OWN_PODS
+    if pod["metadata"]["namespace"] == "kube-system" and own:
+        return False
+    return pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+def _job_is_due(job: Object) -> bool:
+    """Tell whether a Job has work, or is deleted at some time."""
+    conditions = job["status"].get("conditions") or []
+    ended = any(item["type"] in ("Complete", "Failed") and item["status"] == "True" for item in conditions)
+    return "ttlSecondsAfterFinished" in job["spec"] or not (ended or job["spec"].get("suspend"))
+
+
+def _has_replicas(workload: Object) -> bool:
+    return bool(workload["spec"].get("replicas", 1))
+
+
+# What keeps a cluster awake, by resource, in the order in which it is looked for.
+WAKEFUL: Mapping[str, Callable[[Object], bool]] = {
+    "v1/pods": _pod_lives,
+    "batch/v1/jobs": _job_is_due,
+    "batch/v1/cronjobs": lambda cron: not cron["spec"].get("suspend"),
+    "apps/v1/deployments": _has_replicas,
+    "apps/v1/statefulsets": _has_replicas,
+    "apps/v1/replicasets": _has_replicas,
+    "v1/replicationcontrollers": _has_replicas,
+    "apps/v1/daemonsets": lambda workload: bool(workload["status"].get("desiredNumberScheduled")),
+    "autoscaling/v2/horizontalpodautoscalers": lambda _: True,
+    "v1/services": lambda service: (
+        service["spec"].get("type", "ClusterIP") not in ("ClusterIP", "ExternalName")
+    ),
+    "v1/persistentvolumeclaims": lambda claim: claim["status"].get("phase") != "Bound",
+    "v1/namespaces": lambda namespace: namespace["status"].get("phase") == "Terminating",
+    "v1/nodes": lambda node: not _reported(node),
+}
+
+
+def _reported(node: Object, *, since: float = 0.0) -> bool:
+    """Tell whether a node is Ready, and has reported so since then."""
+    return any(
+        condition["type"] == "Ready"
+        and condition["status"] == "True"
+        and datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= int(since)
+        for condition in node["status"].get("conditions") or []
+    )
+
+
+class Sleep:
+    """Stops a cluster's programs, and lets them go on; of the supervisor's loop.
+
+    Args:
+        root: The cluster's directory.
+        seconds: Without clients and work, after which it sleeps; 0 for never.
+        programs: The programs' names.
+        send: Sends a signal to one of them.
+        connect: Connects to the API server.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        seconds: float,
+        *,
+        programs: list[str],
+        send: Send,
+        connect: Callable[[], Awaitable[socket.socket]],
+    ) -> None:
+        self._mark, self._pki, self._seconds = root / MARK, root / "pki", seconds
+        self._programs, self._send, self._connect = programs, send, connect
+        self._clients, self._busy = 0, 0.0
+        self._turn = asyncio.Lock()
+        self._judge: asyncio.Task[None] | None = None
+        self.awake = asyncio.Event()
+        self.awake.set()
+        self._mark.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[None]:
+        """Keep the cluster awake for a client that is connected."""
+        self._clients += 1
+        try:
+            yield
+        finally:
+            self._clients -= 1
+            self._busy = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        """Have it sleep whenever it has been idle for long enough, for ever."""
+        loop = asyncio.get_running_loop()
+        self._busy, logged = loop.time(), ""
+        while self._seconds:
+            await asyncio.sleep(self._seconds / LOOKS)
+            await self.awake.wait()
+            reason = f"{self._clients} clients" if self._clients else await self._reason()
+            if reason not in ("", logged):
+                log.info("the cluster stays awake: %s", reason)
+                logged = reason
+            if reason:
+                self._busy = loop.time()
+            elif loop.time() - self._busy >= self._seconds:
+                await self._stop()
+
+    async def _reason(self) -> str:
+        """Name what keeps it awake; empty if nothing does."""
+        try:
+            with contextlib.closing(await self._connect()) as sock:
+                return await asyncio.to_thread(self._look, sock)
+        except (OSError, http.client.HTTPException, RuntimeCallError, RuntimeExited) as error:
+            return f"the API server does not answer: {error}"
+
+    def _look(self, sock: socket.socket) -> str:
+        get = self._reader(sock)
+        for resource, is_wakeful in WAKEFUL.items():
+            if any(map(is_wakeful, get(resource))):
+                return resource
+        return ""
+
+    def _reader(self, sock: socket.socket) -> Callable[[str], list[Object]]:
+        """Read collections of objects as an administrator, through one connection."""
+        tls = ssl.create_default_context(cafile=str(self._pki / "ca.crt"))
+        tls.load_cert_chain(self._pki / "admin.crt", self._pki / "admin.key")
+        sock.settimeout(ANSWER_SECONDS)
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = tls.wrap_socket(sock, server_hostname="localhost")
+
+        def get(resource: str) -> list[Object]:
+            query = f"?limit={MOST}" + LIVING * (resource == "v1/pods")
+            connection.request("GET", api_path(resource) + query)
+            answer = connection.getresponse()
+            content = json.loads(answer.read())
+            if answer.status != 200 or content["metadata"].get("continue"):
+                raise ConnectionError(f"{resource}: {answer.status}, or more than {MOST}")
+            return content["items"]
+
+        return get
+
+    async def _stop(self) -> None:
+        async with self._turn:
+            if self._clients:
+                return
+            log.info("nobody uses the cluster: it sleeps")
+            self.awake.clear()
+            if self._judge:
+                self._judge.cancel()
+            with contextlib.suppress(OSError):  # a full disk
+                self._mark.touch(mode=0o600)
+            await self._signal(self._programs, signal.SIGSTOP)
+
+    async def wake(self) -> None:
+        """Let all programs go on; returns when the API server can answer."""
+        async with self._turn:
+            if self.awake.is_set():
+                return
+            now, self._busy = time.time(), asyncio.get_running_loop().time()
+            await self._signal([name for name in self._programs if name != JUDGE], signal.SIGCONT)
+            self._judge = start_task(self._let_judge(since=now), name=f"{JUDGE} goes on")
+            self._mark.unlink(missing_ok=True)
+            self.awake.set()
+            log.info("somebody connects: the cluster goes on")
+
+    async def _let_judge(self, *, since: float) -> None:
+        """Let the node controller go on once all nodes have reported since then."""
+        try:
+            with contextlib.closing(await self._connect()) as sock:
+                await asyncio.to_thread(self._wait_for_nodes, sock, since)
+        except (OSError, http.client.HTTPException, RuntimeCallError, RuntimeExited) as error:
+            log.warning("whether the nodes are there cannot be read: %s", error)
+        await self._signal([JUDGE], signal.SIGCONT)
+
+    def _wait_for_nodes(self, sock: socket.socket, since: float) -> None:
+        get, deadline = self._reader(sock), time.monotonic() + FRESH_SECONDS
+        while not all(_reported(node, since=since) for node in get("v1/nodes")):
+            if time.monotonic() > deadline:
+                log.warning("not every node has reported after %g s", FRESH_SECONDS)
+                return
+            time.sleep(POLL_SECONDS)
+
+    async def _signal(self, programs: list[str], number: int) -> None:
+        for program in programs:
+            with contextlib.suppress(RuntimeCallError):
+                await self._send(program, number)
