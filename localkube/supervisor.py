@@ -292,7 +292,7 @@ class Supervisor:
             except (OSError, RuntimeCallError, RuntimeExited):
                 client.close()
                 return
-            await carry(client, inside)
+            await carry(client, inside, http=True)
 
     async def _connect(self, *, ready: bool = True) -> socket.socket:
         """Connect to the API server, by default only while it is ready."""

@@ -111,6 +111,7 @@ class Sleep:
         connect: Callable[[], Awaitable[socket.socket]],
     ) -> None:
         self._mark, self._pki, self._seconds = root / MARK, root / "pki", seconds
+        self._static = root / "static-pods"
         self._programs, self._send, self._connect = programs, send, connect
         self._clients, self._busy = 0, 0.0
         self._turn = asyncio.Lock()
@@ -136,7 +137,7 @@ class Sleep:
         while self._seconds:
             await asyncio.sleep(self._seconds / LOOKS)
             await self.awake.wait()
-            reason = f"{self._clients} clients" if self._clients else await self._reason()
+            reason = await self._reason()
             if reason not in ("", logged):
                 log.info("the cluster stays awake: %s", reason)
                 logged = reason
@@ -147,6 +148,8 @@ class Sleep:
 
     async def _reason(self) -> str:
         """Name what keeps it awake; empty if nothing does."""
+        if self._clients or self._static.exists():
+            return f"{self._clients} clients" if self._clients else "static pods"
         try:
             with contextlib.closing(await self._connect()) as sock:
                 return await asyncio.to_thread(self._look, sock)

@@ -158,8 +158,10 @@ class TcpListener(Listener):
         return None
 
 
-async def carry(near: socket.socket, far: socket.socket) -> None:
-    """Relay between two connected sockets until both have ended.
+async def carry(near: socket.socket, far: socket.socket, *, http: bool = False) -> None:
+    """Relay between two connected sockets until both have ended, or with ``http`` the far one.
+
+    A client that has been idle keeps a connection that an HTTP server has closed until its next request.
 
     Protocol callbacks take half the time of a coroutine for each direction; asyncio's transports set
     TCP_NODELAY.
@@ -172,7 +174,7 @@ async def carry(near: socket.socket, far: socket.socket) -> None:
         far.close()
         return
     try:
-        _, far_half = await loop.connect_accepted_socket(_Half, far)
+        _, far_half = await loop.connect_accepted_socket(lambda: _Half(ends_both=http), far)
     except OSError:
         near_half.transport.abort()
         far.close()
@@ -184,8 +186,8 @@ async def carry(near: socket.socket, far: socket.socket) -> None:
 class _Half(asyncio.Protocol):
     """One connection of a relay, which holds ``buffer`` bytes for a slow reader."""
 
-    def __init__(self, buffer: int = BUFFER) -> None:
-        self._buffer = buffer
+    def __init__(self, buffer: int = BUFFER, *, ends_both: bool = False) -> None:
+        self._buffer, self._ends_both = buffer, ends_both
         self.transport: asyncio.Transport  # from connection_made on, which asyncio calls first
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peer: _Half | None = None
@@ -226,7 +228,7 @@ class _Half(asyncio.Protocol):
         self._ended = True
         if self._peer is None:
             return True
-        if self._peer._ended:
+        if self._peer._ended or self._ends_both:
             self.transport.close()
             self._peer.transport.close()
         elif not self._peer.transport.is_closing():

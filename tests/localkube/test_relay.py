@@ -48,3 +48,15 @@ def test_they_arrive_where_python_forgets_a_pause_as_3_11_2_does(ended, monkeypa
     """There a transport that is paused in connection_made reads all the same."""
     monkeypatch.setattr(selector_events._SelectorSocketTransport, "pause_reading", lambda self: None)
     assert relayed(b"hello", ended=ended) == (b"hello", b"" if ended else None, b"answer")
+
+
+async def test_a_connection_that_an_http_server_has_closed_ends_although_its_client_keeps_it():
+    (client, near), (far, server) = socket.socketpair(), socket.socketpair()
+    for connection in (client, near, far, server):
+        connection.setblocking(False)
+    carrying = asyncio.create_task(carry(near, far, http=True))
+    server.sendall(b"the last answer")
+    server.close()
+    await asyncio.wait_for(carrying, 30)
+    assert (client.recv(100), client.recv(100)) == (b"the last answer", b"")
+    client.close()

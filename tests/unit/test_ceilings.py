@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 # Multiples of ROUND: a correction edits nothing here, and a new capability one line.
 LINES = {
     "kitlib": 20_500,
-    "localkube": 34_000,
+    "localkube": 35_000,
     "programs": 2_000,
     "trainers": 11_000,
     "trainyard_kit": 19_000,
