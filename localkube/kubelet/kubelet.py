@@ -38,7 +38,7 @@ from localkube.kubelet.pods.eviction import EvictionManager
 from localkube.kubelet.pods.mirror_pods import MirrorPods
 from localkube.kubelet.pods.node_faults import NodeFaults
 from localkube.kubelet.pods.plain_mode import PlainPods
-from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod.worker import PodWorker
 from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.pods.process_guard import ProcessGuard
@@ -221,7 +221,7 @@ class Kubelet:
         return ShortageReporter(
             observe=lambda: observe(self._config.pods, processes=self._config.pid_max),
             usages=eviction.usages,
-            pods=lambda: [worker.pod for worker in self._pods.workers() if not worker.finished],
+            pods=lambda: [worker.pod for worker in self._pods.workers() if not worker.record.finished],
             shares=self._runtime.files.volumes.shares,
             annotate=annotate,
         )

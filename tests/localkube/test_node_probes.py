@@ -19,17 +19,18 @@ class Watched:
         self.answers, self.asked = iter(answers), 0
         self.failed, self.events, self.seen = [], [], []
         self.over = asyncio.Event()
-        self.probes = Prober(
-            container,
-            run_probe=self.run_probe,
-            began=time.time(),
-            changed=lambda: self.seen.append((self.probes.started, self.probes.ready)),
-            failed=self.failed.append,
-            event=lambda reason, message: self.events.append(message),
-            **options,
-        )
+        self.probes = Prober(container, owner=self, began=time.time(), **options)
 
-    async def run_probe(self, spec):
+    def probed(self, *, started, ready):
+        self.seen.append((started, ready))
+
+    def unhealthy(self, kind):
+        self.failed.append(kind)
+
+    def warn(self, reason, message):
+        self.events.append(message)
+
+    async def probe(self, spec):
         try:
             answer = next(self.answers)
         except StopIteration:

@@ -4,10 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from localkube.kubelet.pods.pod import events
+from localkube.kubelet.pods.pod.driver import PodDriver
+from localkube.kubelet.pods.pod.reattach import restore
 from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.pods.pod_manager import PodManager
-from localkube.kubelet.pods.reattach import restore
 
+POD = {
+    "metadata": {"uid": "u"},
+    "spec": {"nodeName": "node-0", "containers": [{"name": "main", "image": "i"}]},
+}
 WAITING = {"state": {"waiting": {"reason": "ContainerCreating"}}, "restartCount": 0}
 STARTED = {"startedAt": "2026-01-01T00:00:00Z", "containerID": "trainyard://u.main.0"}
 RUNNING = {"state": {"running": STARTED}, "restartCount": 0}
@@ -18,6 +24,15 @@ BACK_OFF = {
     "lastState": {"terminated": ENDED | {"exitCode": 1}},
     "restartCount": 0,
 }
+
+
+class Driver(PodDriver):
+    """One that carries nothing out."""
+
+    perform = status = answered = None
+
+    def __init__(self, pod, runtime):
+        super().__init__(events.first(pod, now=0), node=None, runtime=runtime)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +55,9 @@ def test_a_run_that_ended_with_its_node_counts_though_the_api_never_heard_of_it(
         path = runtime.files.log_path("u", "main", number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    pod = {"status": {"containerStatuses": [{"name": "main", **status}]}}
-    worker = SimpleNamespace(pod=pod, uid="u", containers={"main": None}, runtime=runtime)
+    worker = Driver(POD | {"status": {"containerStatuses": [{"name": "main", **status}]}}, runtime)
     restore(worker)
-    record = worker.records.get("main")
+    record = worker.record.states.get("main")
     assert (record and record.state) == state
     assert (record and record.restart_count) == count
     if logged == 2:
@@ -53,14 +67,10 @@ def test_a_run_that_ended_with_its_node_counts_though_the_api_never_heard_of_it(
 
 def test_a_pod_that_changes_while_its_node_returns_is_restored_before_it_starts(monkeypatch, tmp_path):
     runtime = SimpleNamespace(files=PodFiles(tmp_path, tmp_path, None, None, None, None))
-    pod = {
-        "metadata": {"uid": "u"},
-        "spec": {"nodeName": "node-0"},
-        "status": {"containerStatuses": [{"name": "main", **RUNNING}]},
-    }
+    pod = POD | {"status": {"containerStatuses": [{"name": "main", **RUNNING}]}}
     started = []
-    worker = SimpleNamespace(pod=pod, uid="u", containers={"main": None}, runtime=runtime, records={})
-    worker.start = lambda: started.append(worker.records["main"].state)
+    worker = Driver(pod, runtime)
+    worker.start = lambda: started.append(worker.record.states["main"].state)
     worker.changed = lambda pod: None
     manager = object.__new__(PodManager)
     manager._nodes, manager._workers = {"node-0": SimpleNamespace(is_reachable=True)}, {}

@@ -1,8 +1,9 @@
 """Reports on a pod while others write to it: the last word that is heard is the one that is answered to."""
 
 import asyncio
+from types import SimpleNamespace
 
-from localkube.kubelet.pods.status_manager import StatusManager
+from localkube.kubelet.pods.pod.status_manager import StatusManager
 
 
 def pod(version, ready):
@@ -25,36 +26,45 @@ class Server:
         return pod(version, "True")
 
 
-def status_manager(server, **rest):
-    status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    return StatusManager(server, client=None, turns=asyncio.Semaphore(1), status=lambda: status, **rest)
+class Driver:
+    """The pod of which a server has a version; what it answers is remembered."""
+
+    path, runtime = "/api/v1/namespaces/default/pods/steady", SimpleNamespace(client=None)
+
+    def __init__(self, server):
+        self.node, self.record = (
+            SimpleNamespace(api=server),
+            SimpleNamespace(pod=pod(1, "False"), is_gone=False),
+        )
+        self.reports = StatusManager(self, turns=asyncio.Semaphore(1))
+
+    def status(self):
+        return {"conditions": [{"type": "Ready", "status": "True"}]}
+
+    def answered(self, newer):
+        self.record.pod = newer
 
 
 async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_on():
-    server, known = Server(), {"pod": pod(1, "False")}
-    reports = status_manager(
-        server,
-        path="/api/v1/namespaces/default/pods/steady",
-        pod=lambda: known["pod"],
-        answered=lambda answer: known.update(pod=answer),
-    )
+    server = Server()
+    driver = Driver(server)
 
     def hear(newer):
-        known["pod"] = newer
-        reports.soon()
+        driver.answered(newer)
+        driver.reports.soon()
 
     server.heard = hear
-    reports.soon()
-    await reports.sent()
+    driver.reports.soon()
+    await driver.reports.sent()
     assert len(server.patches) == 2, "the node controller's word stays otherwise"
-    assert known["pod"] == pod(20, "True")
+    assert driver.record.pod == pod(20, "True")
 
 
 async def test_nothing_is_reported_on_a_pod_that_the_api_has_no_more():
     server = Server()
-    reports = status_manager(server, path="/pods/gone", pod=lambda: pod(1, "False"), answered=None)
-    reports.soon()
-    reports.gone()
-    reports.soon(ended="u.main.0")
-    await reports.sent()
+    driver = Driver(server)
+    driver.reports.soon()
+    driver.record.is_gone = True
+    driver.reports.soon(ended="u.main.0")
+    await driver.reports.sent()
     assert server.patches == []

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from localkube.api_client import ApiError
-from localkube.kubelet.pods.status_manager import is_final
+from localkube.kubelet.pods.pod.status_manager import is_final
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import pod_status, status_patch
 

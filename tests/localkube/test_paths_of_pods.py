@@ -42,7 +42,7 @@ BY_PATH = {
     "kubelet/pods/container_spec.py": 7,
     "kubelet/pods/network_files.py": 4,
     "kubelet/pods/plain_mode.py": 10,
-    "kubelet/pods/pod.py": 2,
+    "kubelet/pods/pod/worker.py": 2,
     "kubelet/pods/pod_files.py": 3,
     "kubelet/containers/pod_ids.py": 4,
     "kubelet/pods/static_pods.py": 1,
@@ -100,7 +100,14 @@ def _has_descriptor(call):
 
 MODULES = sorted(
     str(path.relative_to(ROOT))
-    for folder in ("runtime", "kubelet/images", "kubelet/plugins", "kubelet/pods", "kubelet/volumes")
+    for folder in (
+        "runtime",
+        "kubelet/images",
+        "kubelet/plugins",
+        "kubelet/pods",
+        "kubelet/pods/pod",
+        "kubelet/volumes",
+    )
     for path in (ROOT / folder).glob("*.py")
 )
 

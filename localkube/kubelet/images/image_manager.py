@@ -36,19 +36,19 @@ from localkube.kubelet.images.image_table import (
     missing_tag,
     stand_in,
 )
-from localkube.kubelet.status.container_state import containers
+from localkube.kubelet.status.container_state import (
+    IMAGE_BACK_OFF,
+    IMAGE_FAILED,
+    INVALID_NAME,
+    NEVER_PULL,
+    containers,
+)
 from localkube.paths import images_dir, private_dir
 from localkube.runtime.client import short_name
 
 log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
-IMAGE_FAILED, IMAGE_BACK_OFF, NEVER_PULL, INVALID_NAME = IMAGE_REASONS = (
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-)
 NO_PULL_SECRET = (
     "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed."
 )

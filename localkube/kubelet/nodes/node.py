@@ -23,6 +23,7 @@ from localkube.kubelet.plugins.gpu_driver import GpuDriver
 from localkube.kubelet.plugins.resource_claims import ClaimManager
 from localkube.kubelet.resources.allocation import Allocations
 from localkube.kubelet.resources.node_settings import NodeSettings
+from localkube.kubelet.status.conditions import is_ready
 from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.paths import target
 from localkube.runtime.client import RuntimeCallError
@@ -234,12 +235,6 @@ def _condition(kind: str, status: str, reason: str, message: str, now: str) -> d
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }
-
-
-def is_ready(item: Mapping[str, Any]) -> bool:
-    """Check the Ready condition of a node or pod."""
-    conditions = item.get("status", {}).get("conditions") or []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 log = logging.getLogger(__name__)

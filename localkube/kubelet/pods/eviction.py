@@ -18,7 +18,8 @@ from typing import Any
 
 from localkube.errors import ApiError
 from localkube.kubelet.heartbeat import work_of
-from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod import events
+from localkube.kubelet.pods.pod.worker import PodWorker
 from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.pods.process_guard import count_threads
 from localkube.kubelet.quantity import quantity, whole
@@ -235,11 +236,11 @@ class EvictionManager:
         for worker in workers:
             log.warning("evicting pod %s: %s", worker.uid, message)
             worker.node.events.record(item, "VolumeSizeExceeded", message, warning=True)
-            worker.evict(message)
+            worker.apply(events.evicted, message)
         return True
 
     def _active(self) -> list[PodWorker]:
-        return [pod for pod in self._pods() if not pod.finished and not pod.stopping.is_set()]
+        return [pod for pod in self._pods() if not pod.record.finished and not pod.record.stopping]
 
     # Pods above their own limits.
 
@@ -255,7 +256,7 @@ class EvictionManager:
                 continue
             message = excess(worker.pod, stored)
             if message and not is_critical(worker.pod):
-                worker.evict(message)
+                worker.apply(events.evicted, message)
                 evicted = True
         return evicted
 
@@ -266,7 +267,7 @@ class EvictionManager:
         condition, resource = SIGNALS[threshold.signal]
         self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if condition == "DiskPressure":
-            for pod in [pod for pod in self._pods() if pod.finished]:
+            for pod in [pod for pod in self._pods() if pod.record.finished]:
                 await self._files.remove_written(pod.uid)
             if not any(SIGNALS[threshold.signal][0] == condition for threshold, _ in self._pressure.look()):
                 return True
@@ -280,7 +281,7 @@ class EvictionManager:
             if worker is None or is_critical(worker.pod):
                 continue
             log.warning("evicting pod %s to reclaim %s", uid, resource)
-            worker.evict(eviction_message(usage, threshold, observation))
+            worker.apply(events.evicted, eviction_message(usage, threshold, observation))
             await self._gone(worker)
             return True
         return False
@@ -334,7 +335,7 @@ class EvictionManager:
         """Wait for the end of an evicted pod's processes, and remove its files."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS):
-                await worker.quiet.wait()
+                await worker.until(lambda record: record.is_quiet)
         await self._files.remove_written(worker.uid)
 
 

@@ -85,7 +85,7 @@ class NodeFaults:
                         for worker in self._pods.workers()
                         if worker.pool is node.pool
                         and is_critical(worker.pod) == critical
-                        and not worker.finished
+                        and not worker.record.finished
                     ]
                     ends = (worker.terminate(grace=seconds) for worker in workers)
                     await asyncio.wait_for(asyncio.gather(*ends), seconds + REPORT_SECONDS)

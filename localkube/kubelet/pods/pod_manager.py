@@ -17,9 +17,9 @@ from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.pods.mirror_pods import MIRROR, is_mirror, is_mirror_of, with_status
-from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod.reattach import reattach, restore
+from localkube.kubelet.pods.pod.worker import PodWorker
 from localkube.kubelet.pods.pod_files import check_file_names
-from localkube.kubelet.pods.reattach import reattach, restore
 from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.resources.stats import RunningContainer
 from localkube.kubelet.status.container_state import latest_run
@@ -108,7 +108,7 @@ class PodManager:
                 is_small = self._volumes.shares.of_pod(worker.uid) < SMALL
                 due = everyone or (is_small and any("secret" in volume for volume in volumes))
                 try:
-                    if due and not worker.finished and worker.volumes:
+                    if due and not worker.record.finished and worker.record.volumes:
                         await self._volumes.refresh(worker.pod)
                 except VolumeError as error:
                     worker.node.events.record(worker.pod, error.reason, error.message, warning=True)
@@ -199,7 +199,7 @@ class PodManager:
         if worker := self._workers.get(uid):
 
             async def end() -> None:
-                await worker.stop(grace=worker.grace)
+                await worker.stop(grace=worker.record.grace)
                 self._deleted(uid)
 
             self._ends[object_key(pod)] = start_task(
@@ -287,7 +287,7 @@ class PodManager:
 
     def has_sandbox(self, pod: Mapping[str, Any]) -> bool:
         worker = self._workers.get(pod["metadata"]["uid"])
-        return worker is not None and worker.has_sandbox
+        return worker is not None and worker.record.has_sandbox
 
     def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
         worker = self._workers.get(pod["metadata"]["uid"])
@@ -305,13 +305,13 @@ class PodManager:
     def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
         """The log of the container's latest or previous run; None where there is none."""
         worker = self._workers.get(pod["metadata"]["uid"])
-        run = latest_run(worker.records.get(container) if worker else None, previous=previous)
+        run = latest_run(worker.record.states.get(container) if worker else None, previous=previous)
         return None if worker is None or run is None else self._files.log_path(worker.uid, container, run)
 
     def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
         """The reason why the container has not started yet; None once it has ever run."""
         worker = self._workers.get(pod["metadata"]["uid"])
-        record = worker.records.get(container) if worker else None
+        record = worker.record.states.get(container) if worker else None
         if record is None:
             return "ContainerCreating"
         return record.reason if record.state == "waiting" and not record.last else None

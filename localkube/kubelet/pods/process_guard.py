@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod import events
+from localkube.kubelet.pods.pod.worker import PodWorker
 from localkube.kubelet.resources.cgroup_hierarchy import Bounds
 from localkube.kubelet.resources.limits import Limits, threads, tree
 from localkube.kubelet.resources.pressure import is_critical, running_processes
@@ -47,16 +48,17 @@ class ProcessGuard:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _evict_above_share(self) -> None:
-        active = {pod.uid: pod for pod in self._pods() if not pod.finished and not pod.stopping.is_set()}
+        active = {pod.uid: pod for pod in self._pods() if not pod.record.finished and not pod.record.stopping}
         counts = await asyncio.to_thread(lambda: {uid: count_threads(pod) for uid, pod in active.items()})
         namespaces = {uid: pod.pod["metadata"]["namespace"] for uid, pod in active.items()}
         for uid in above_share(counts, namespaces, share=self._share):
             if is_critical(active[uid].pod):
                 continue
             log.warning("evicting pod %s, which has %d processes", uid, counts[uid])
-            active[uid].evict(
+            active[uid].apply(
+                events.evicted,
                 f"The namespace {namespaces[uid]} had more than its share of {self._share} processes. "
-                f"The pod was using {counts[uid]} of them. "
+                f"The pod was using {counts[uid]} of them. ",
             )
 
 

@@ -1,16 +1,15 @@
 """Schedule a container's probes, and apply their thresholds.
 
 One prober per run of a container, as in the kubelet: startup first, then readiness and liveness side by side.
-Consequences are the container's business (``pods/container_worker.py``), running a probe is in
-``handlers.py``.
+Consequences are the pod's business (``pods/pod/events.py``), running a probe is in ``handlers.py``.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-probes
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult
 from localkube.tasks import start_task
@@ -22,34 +21,38 @@ SECOND_LOOK = 1.0
 KINDS = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "livenessProbe"}
 
 
+class ProbedContainer(Protocol):
+    """The run of a container, and what takes the results: it must end when it is ``unhealthy``."""
+
+    async def probe(self, spec: Object) -> ProbeResult: ...
+
+    def probed(self, *, started: bool, ready: bool) -> None: ...
+
+    def unhealthy(self, kind: str) -> None: ...
+
+    def warn(self, reason: str, message: str) -> None: ...
+
+
 class Prober:
     """The probes of one run of a container.
 
     Args:
-        ask: Carries out a v1.Probe's action once.
         began: When the run began, in seconds since the epoch.
         started: It has passed its startup probe already, under a previous kubelet.
         ready: The same of its readiness probe.
-        changed: Called when ``started`` or ``ready`` has changed.
-        failed: Called with ``liveness`` or ``startup`` when the container must end.
-        event: Records a Warning: a reason and a message.
     """
 
     def __init__(
         self,
         container: Object,
         *,
-        run_probe: Callable[[Object], Awaitable[ProbeResult]],
+        owner: ProbedContainer,
         began: float,
         started: bool = False,
         ready: bool = False,
-        changed: Callable[[], None],
-        failed: Callable[[str], object],
-        event: Callable[[str, str], None],
     ) -> None:
         self._specs = {kind: container[key] for kind, key in KINDS.items() if container.get(key)}
-        self._run_probe, self._began = run_probe, began
-        self._changed, self._failed, self._event = changed, failed, event
+        self._owner, self._began = owner, began
         self.started = started or "startup" not in self._specs
         self._passes = ready or "readiness" not in self._specs
         self._startup_over = asyncio.Event()
@@ -104,15 +107,15 @@ class Prober:
         if kind == "readiness":
             if self._passes != healthy:
                 self._passes = healthy
-                self._changed()
+                self._owner.probed(started=self.started, ready=self.ready)
             return False
         if not healthy:
-            self._failed(kind)
+            self._owner.unhealthy(kind)
             return True
         if kind == "startup":
             self.started = True
             self._startup_over.set()
-            self._changed()
+            self._owner.probed(started=self.started, ready=self.ready)
             return True
         return False
 
@@ -121,14 +124,16 @@ class Prober:
         name = kind.capitalize()
         for attempt in range(ATTEMPTS):
             try:
-                answer = await self._run_probe(spec)
+                answer = await self._owner.probe(spec)
                 break
             except HandlerError as error:
                 if attempt == ATTEMPTS - 1:
-                    self._event("Unhealthy", f"{name} probe errored and resulted in unknown state: {error}")
+                    self._owner.warn(
+                        "Unhealthy", f"{name} probe errored and resulted in unknown state: {error}"
+                    )
                     return None
         if answer.warning:
-            self._event("ProbeWarning", f"{name} probe warning: {answer.output}")
+            self._owner.warn("ProbeWarning", f"{name} probe warning: {answer.output}")
         elif not answer.healthy:
-            self._event("Unhealthy", f"{name} probe failed: {answer.output}")
+            self._owner.warn("Unhealthy", f"{name} probe failed: {answer.output}")
         return answer.healthy

@@ -20,6 +20,12 @@ Finding = tuple[bool, str, str]
 FINE: Finding = (True, "", "")
 
 
+def is_ready(item: Mapping[str, Any]) -> bool:
+    """Check the Ready condition of a node or pod."""
+    conditions = item.get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
 def pod_conditions(
     pod: Object,
     *,

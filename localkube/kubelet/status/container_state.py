@@ -8,6 +8,12 @@ from typing import Any
 MAIN, INIT, EPHEMERAL = "containers", "initContainers", "ephemeralContainers"
 STATUSES = {INIT: "initContainerStatuses", MAIN: "containerStatuses", EPHEMERAL: "ephemeralContainerStatuses"}
 HOST_IMAGE = "trainyard://the-host's-file-system"
+IMAGE_FAILED, IMAGE_BACK_OFF, NEVER_PULL, INVALID_NAME = IMAGE_REASONS = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ the last reported status. Together they give the records of a pod.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod import events
+from localkube.kubelet.pods.pod.worker import PodWorker
 from localkube.kubelet.status.container_state import (
     STATUSES,
     ContainerExit,
@@ -35,45 +36,40 @@ async def reattach(
     worker: PodWorker, entries: Iterable[Mapping[str, Any]], client: RuntimeClient, *, address: str | None
 ) -> None:
     """Restore a pod's state in its new worker."""
-    _restore_reported(worker, address)
     latest: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for entry in entries:
         _, name, restart = entry["id"].split(".")
         if name not in latest or latest[name][0] < int(restart):
             latest[name] = (int(restart), entry)
+    restore(worker, address=address, running=latest.keys())
     for name, (restart, entry) in latest.items():
-        before = worker.records.get(name)
+        before = worker.record.states.get(name)
         if before and before.state == "terminated" and before.restart_count >= restart:
             worker.runtime.limits.ended(entry["id"])
             await client.call("delete", id=entry["id"])
             continue
-        last = before.last if before else None
         described, descriptors = await client.call("attach", id=entry["id"])
-        worker.containers[name].reattach(described, descriptors, count=restart, last=last, before=before)
-    _record_losses(worker, worker.containers.keys() - latest.keys())
+        worker.containers[name].reattach(described, descriptors, count=restart)
 
 
-def restore(worker: PodWorker) -> None:
-    """Restore the state of a pod of which nothing runs: it is new, or its node was switched off."""
-    _restore_reported(worker, None)
-    _record_losses(worker, worker.containers.keys())
+def restore(worker: PodWorker, *, address: str | None = None, running: Collection[str] = ()) -> None:
+    """Restore the reported state of a pod: it is new, its node was switched off, or its kubelet ended.
 
-
-def _restore_reported(worker: PodWorker, address: str | None) -> None:
-    worker.address = address or (worker.pod.get("status") or {}).get("podIP")
-    worker.records = records(worker.pod)
-
-
-def _record_losses(worker: PodWorker, names: Iterable[str]) -> None:
-    for name in names:
-        record = worker.records.get(name)
-        known = latest_run(record, previous=False)
-        newest = worker.runtime.files.newest_run_logged(worker.uid, name)
+    Args:
+        running: The containers of which the runtime knows; the others' runs are lost.
+    """
+    pod, files = worker.record.pod, worker.runtime.files
+    states = records(pod)
+    for name in worker.record.containers.keys() - running:
+        state = states.get(name)
+        known = latest_run(state, previous=False)
+        newest = files.newest_run_logged(worker.record.uid, name)
         if newest is not None and (known is None or known < newest):  # it ended before the API knew of it
-            last = record.last if record and record.state == "waiting" else record
-            record = ContainerRecord(name, "running", restart_count=newest, last=last)
-        if record and record.state == "running":
-            worker.records[name] = _lost(record)
+            last = state.last if state and state.state == "waiting" else state
+            state = ContainerRecord(name, "running", restart_count=newest, last=last)
+        if state and state.state == "running":
+            states[name] = _lost(state)
+    worker.apply(events.restored, address or (pod.get("status") or {}).get("podIP"), states)
 
 
 def _lost(record: ContainerRecord) -> ContainerRecord:

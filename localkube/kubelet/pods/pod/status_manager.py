@@ -6,14 +6,13 @@ kubelet.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from localkube.api_client import Api
 from localkube.errors import ApiError
 from localkube.kubelet.pods.mirror_pods import is_static
+from localkube.kubelet.pods.pod.driver import PodDriver
 from localkube.kubelet.status.pod_status import status_patch
-from localkube.runtime.client import RuntimeClient
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -25,44 +24,24 @@ class StatusManager:
     """Reports the status of one pod.
 
     Args:
-        client: Forgets the containers whose ends are reported.
         turns: Limits how many pods report at the same time.
-        pod: Returns the newest object known.
-        status: Returns the PodStatus of this moment.
-        answered: Called with the object that the API has after a report.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        client: RuntimeClient,
-        turns: asyncio.Semaphore,
-        path: str,
-        pod: Callable[[], Mapping[str, Any]],
-        status: Callable[[], dict[str, Any]],
-        answered: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self._api, self._client, self._turns, self._path = api, client, turns, path
-        self._pod, self._status, self._answered = pod, status, answered
+    def __init__(self, pod: PodDriver, *, turns: asyncio.Semaphore) -> None:
+        self._pod, self._turns = pod, turns
         self._ended: list[str] = []
         self._dirty = False
-        self._gone = False
         self._task: asyncio.Task[None] | None = None
 
     def soon(self, *, ended: str | None = None) -> None:
         """Report the status, with all changes until it is sent; ``ended`` names an exited container."""
-        if self._gone:
+        if self._pod.record.is_gone:
             return
         if ended:
             self._ended.append(ended)
         self._dirty = True
         if self._task is None or self._task.done():
-            self._task = start_task(self._run(), name=f"status {self._path}")
-
-    def gone(self) -> None:
-        """Report nothing from now on: the API has no such pod any more."""
-        self._gone = True
+            self._task = start_task(self._run(), name=f"status {self._pod.path}")
 
     async def sent(self) -> None:
         """Wait until nothing is left to report."""
@@ -80,7 +59,7 @@ class StatusManager:
                 await self._send()
             except ApiError as error:
                 if is_final(error):
-                    log.info("status of %s: %s", self._path, error)
+                    log.info("status of %s: %s", self._pod.path, error)
                     return
                 self._dirty = True
                 await asyncio.sleep(delay)
@@ -88,22 +67,22 @@ class StatusManager:
 
     async def _send(self) -> None:
         async with self._turns:
-            if self._gone:
+            if self._pod.record.is_gone:
                 self._dirty = False
                 return
             # Computed late: what happens to a pod that waits here is reported together.
             self._dirty = False
             ended = list(self._ended)
-            patch = status_patch(self._pod(), self._status())
-            if patch and is_static(self._pod()):
+            patch = status_patch(self._pod.record.pod, self._pod.status())
+            if patch and is_static(self._pod.record.pod):
                 del patch["metadata"]  # its mirror has another uid
             if patch:
-                answer = await self._api.patch(self._path + "/status", patch)
+                answer = await self._pod.node.api.patch(self._pod.path + "/status", patch)
                 # Somebody may have changed it since, and the watch have said so before this answer came.
-                if _version(answer) >= _version(self._pod()):
-                    self._answered(answer)
+                if _version(answer) >= _version(self._pod.record.pod):
+                    self._pod.answered(answer)
         for identity in ended:
-            await self._client.call("delete", id=identity)
+            await self._pod.runtime.client.call("delete", id=identity)
             self._ended.remove(identity)
 
 

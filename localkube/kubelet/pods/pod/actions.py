@@ -1,0 +1,56 @@
+"""What follows from an event: values, which the pod's driver carries out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localkube.kubelet.pods.pod.record import PodRecord
+
+
+@dataclass(frozen=True)
+class Report:
+    """Report the status soon; ``ended`` is the identity of a container whose exit is in it."""
+
+    ended: str | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Issue an Event for the pod; ``about`` is the path of the container that it is about."""
+
+    reason: str
+    message: str
+    warning: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the pod, or one container."""
+
+    grace: float
+    container: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Stop the pod, report its end, and let the API delete it."""
+
+    grace: float
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """Take so much of the node's resources; or wait for it, and evaluate the specification again."""
+
+    requested: Mapping[str, int]
+    is_deferred: bool = False
+
+
+@dataclass(frozen=True)
+class Actuate:
+    """Continue a resize: a container has ended, or started."""
+
+
+Action = Report | Event | Stop | Delete | Allocate | Actuate
+Change = tuple[PodRecord, list[Action]]

@@ -1,0 +1,88 @@
+"""What the drivers of a pod and its containers share: one record, events that change it, and who waits."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, ParamSpec
+
+from localkube.api_path import api_path
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.heartbeat import work_of
+from localkube.kubelet.nodes.virtual_node import VirtualNode
+from localkube.kubelet.pods.container_runtime import ContainerRuntime
+from localkube.kubelet.pods.pod.actions import Action, Change
+from localkube.kubelet.pods.pod.record import PodRecord
+from localkube.tasks import start_task
+
+Arguments = ParamSpec("Arguments")
+Condition = Callable[[PodRecord], bool]
+
+
+class PodDriver(ABC):
+    """Holds the record of a pod.
+
+    Attributes:
+        record: What is known of it; replaced by ``apply`` alone.
+    """
+
+    def __init__(self, record: PodRecord, *, node: VirtualNode, runtime: ContainerRuntime) -> None:
+        self.record, self.node, self.runtime = record, node, runtime
+        self._waiters: set[tuple[Condition, asyncio.Future[None]]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def apply(
+        self,
+        event: Callable[Concatenate[PodRecord, Arguments], Change],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> None:
+        """Let an event of ``events.py`` change the record, and do what follows."""
+        self.record, actions = event(self.record, *args, **kwargs)
+        for holds, future in self._waiters:
+            if not future.done() and holds(self.record):
+                future.set_result(None)
+        for action in actions:
+            self.perform(action)
+
+    @abstractmethod
+    def perform(self, action: Action) -> None:
+        """Do it, or begin to."""
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """Compute the PodStatus of this moment."""
+
+    @abstractmethod
+    def answered(self, pod: Mapping[str, Any]) -> None:
+        """Take a newer object, from the watch or in the answer to a report."""
+
+    async def until(self, holds: Condition, *, seconds: float | None = None) -> bool:
+        """Wait until something is true of the record, at most so many seconds; False when it was not."""
+        if holds(self.record):
+            return True
+        waiter = holds, asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await asyncio.wait([waiter[1]], timeout=seconds)
+        finally:
+            self._waiters.discard(waiter)
+        return waiter[1].done()
+
+    async def pause(self, seconds: float) -> bool:
+        """Sleep; True when the pod is being stopped."""
+        return await self.until(lambda record: record.stopping, seconds=seconds)
+
+    async def kill(self, process: Process, number: int) -> None:
+        await self.runtime.client.call("kill", id=process.identity, signal=int(number))
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+        with work_of(self.record.pod):
+            task = start_task(work, name=f"background {self.path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    @property
+    def path(self) -> str:
+        meta = self.record.pod["metadata"]
+        return api_path("v1/pods", namespace=meta["namespace"], name=meta["name"])
