@@ -71,6 +71,11 @@ class ContainerWorker:
     def _is_due(self, record: PodRecord) -> bool:
         return record.stopping or record.containers[self.name].is_due
 
+    def has_started(self, record: PodRecord) -> bool:
+        """Check whether what comes after it may start, or not at all."""
+        state = record.containers[self.name].state
+        return not record.is_active or (state is not None and state.started)
+
     async def begin(self) -> None:
         """Start it once, with its postStart hook, unless it runs or has ended for good."""
         state = self.container.state
@@ -176,7 +181,7 @@ class ContainerWorker:
             self._event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
             self._stop_signal = image.stop_signal
-            state = self._state(process, count, last, spec)
+            state = _running(process, self.name, count, last, spec)
             state = replace(state, image_id=image.id, user=_user(request.spec.process.user))
             self._runs(state, hook_done=hook_done)
 
@@ -198,7 +203,7 @@ class ContainerWorker:
         """Attach to a process of a previous kubelet, with that one's probe results."""
         before = self.container.state
         process = self._attach(entry, descriptors, count=count)
-        state = self._state(process, count, before.last if before else None, self.container.spec)
+        state = _running(process, self.name, count, before.last if before else None, self.container.spec)
         if before and before.container_id == process.identity:
             state = replace(
                 state,
@@ -226,21 +231,6 @@ class ContainerWorker:
                 ready=known.ready,
             )
             self._probes.start()
-
-    def _state(
-        self, process: Process, count: int, last: ContainerRecord | None, spec: Mapping[str, Any]
-    ) -> ContainerRecord:
-        return ContainerRecord(
-            self.name,
-            "running",
-            started_at=process.started,
-            restart_count=count,
-            last=last,
-            container_id=process.identity,
-            image=spec["image"],
-            image_id=HOST_IMAGE,
-            resources=spec.get("resources") or {},
-        )
 
     async def _post_start(self, process: Process) -> bool:
         """Run the postStart hook; False when it failed, and the container with it."""
@@ -328,3 +318,11 @@ def _user(user: UserSpec) -> dict[str, Any]:
     groups = list(user.additional_gids)
     linux = {"uid": user.uid, "gid": user.gid} | ({"supplementalGroups": groups} if groups else {})
     return {"linux": linux}
+
+
+def _running(
+    process: Process, name: str, count: int, last: ContainerRecord | None, spec: Mapping[str, Any]
+) -> ContainerRecord:
+    definition = {"image": spec["image"], "resources": spec.get("resources") or {}}
+    state = ContainerRecord(name, "running", started_at=process.started, restart_count=count, last=last)
+    return replace(state, container_id=process.identity, image_id=HOST_IMAGE, **definition)

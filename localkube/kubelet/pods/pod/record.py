@@ -124,8 +124,11 @@ class PodRecord:
 
     @property
     def states(self) -> dict[str, ContainerRecord]:
-        known = {name: container.state for name, container in self.containers.items()}
-        return {name: state for name, state in known.items() if state}
+        return {name: known.state for name, known in self.containers.items() if known.state}
+
+    @property
+    def reported_states(self) -> dict[str, ContainerRecord]:
+        return self.states | {name: run.reported for name, run in self.containers.items() if run.reported}
 
     def with_container(self, name: str, **changes: Any) -> "PodRecord":
         changed = replace(self.containers[name], **changes)

@@ -83,17 +83,14 @@ def failed(record: PodRecord, message: str) -> Change:
     return replace(record, resizes={**record.resizes, IN_PROGRESS: condition}), [*actions, Report()]
 
 
-def completed(record: PodRecord) -> Change:
-    """All containers have what they were allocated."""
+def tried(record: PodRecord, *, done: bool) -> Change:
+    """The containers have what they were allocated, or one is started again for it."""
+    if not done:
+        return record, [Report()]
     generation = record.resizes[IN_PROGRESS].get("observedGeneration")
     event = _event(record.pod, "ResizeCompleted", "Pod resize completed", generation)
     rest = {kind: condition for kind, condition in record.resizes.items() if kind != IN_PROGRESS}
     return replace(record, resizes=rest), [event, Report()]
-
-
-def continued(record: PodRecord) -> Change:
-    """Some containers have what they were allocated."""
-    return record, [Report()]
 
 
 def _event(pod: Object, reason: str, title: str, generation: int | None, error: str = "") -> Event:

@@ -6,10 +6,9 @@ What is known of it is in its record, and how that changes in ``events.py``.
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from localkube.api_path import api_path
@@ -29,7 +28,7 @@ from localkube.kubelet.pods.pod import events, resize
 from localkube.kubelet.pods.pod.actions import Action, Actuate, Allocate, Delete, Event, Report, Stop
 from localkube.kubelet.pods.pod.container_worker import ContainerWorker
 from localkube.kubelet.pods.pod.driver import PodDriver
-from localkube.kubelet.pods.pod.record import Outcome, PodRecord
+from localkube.kubelet.pods.pod.record import Outcome
 from localkube.kubelet.pods.pod.status_manager import StatusManager
 from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.pods.starts import StartingPods
@@ -216,7 +215,7 @@ class PodWorker(PodDriver):
                 await self.pause(RESIZE_RETRY_SECONDS)
                 continue
             # Otherwise one is started again, and calls for the rest when it runs.
-            self.apply(resize.completed if all(done) else resize.continued)
+            self.apply(resize.tried, done=all(done))
             return
 
     async def _run(self) -> None:
@@ -293,7 +292,7 @@ class PodWorker(PodDriver):
             self._event("UnsupportedFields", "; ".join(vain), warning=True)
 
     async def _live(self) -> None:
-        if await self._prepare():
+        if await self._prepare_with_retry():
             self._beside = [self.in_background(worker.keep()) for worker in self._workers(EPHEMERAL)]
             while True:
                 sidecars: list[asyncio.Task[None]] = []
@@ -332,7 +331,7 @@ class PodWorker(PodDriver):
                 assert self._beside is not None
                 self._beside.append(sidecars[-1])
                 if not initialised:
-                    await self.until(functools.partial(_may_continue, worker.name))
+                    await self.until(worker.has_started)
                 continue
             await worker.keep()
             state = worker.container.state
@@ -342,32 +341,27 @@ class PodWorker(PodDriver):
 
     # Its sandbox and volumes.
 
-    async def _prepare(self) -> bool:
-        """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
+    async def _prepare(self) -> None:
+        """Make sandbox and volumes. Harmless to repeat."""
+        in_node, pool = self.pod["spec"].get("hostNetwork"), self.pool
+        own = pool.settings.address if in_node else pool.address(self.uid, requested=self.record.address)
+        self.apply(events.noted, address=own)
+        if pool.directory.is_mounted_by(self.pod):
+            pool.claims.open(self.node.api)
+            await pool.devices.open()
+        await check_runtime_class(self.node.api, self.pod)
+        await pool.claims.prepare(self.node.api, self.pod)
+        fresh = self.record.is_new
+        sandbox = self._sandboxes.create(self.pod, node=self.node, address=own, fresh=fresh)
+        _, volumes = await asyncio.gather(sandbox, self._volume_manager.prepare(self.pod))
+        self.apply(events.noted, volumes=volumes)
 
-        async def prepare() -> None:
-            in_node, pool = self.pod["spec"].get("hostNetwork"), self.pool
-            former = self.record.address
-            address = pool.settings.address if in_node else pool.address(self.uid, requested=former)
-            self.apply(events.noted, address=address)
-            if self.pool.directory.is_mounted_by(self.pod):
-                self.pool.claims.open(self.node.api)
-                await self.pool.devices.open()
-            await check_runtime_class(self.node.api, self.pod)
-            await self.pool.claims.prepare(self.node.api, self.pod)
-            fresh = self.record.is_new
-            sandbox = self._sandboxes.create(self.pod, node=self.node, address=address, fresh=fresh)
-            _, volumes = await asyncio.gather(sandbox, self._volume_manager.prepare(self.pod))
-            self.apply(events.noted, volumes=volumes)
-
-        return await self._until_done(prepare)
-
-    async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
-        """Repeat ``attempt`` until it succeeds; False when the pod is stopped. Failures become Events."""
+    async def _prepare_with_retry(self) -> bool:
+        """Prepare it; False when the pod is stopped before. Failures become Events."""
         delay = RETRY_SECONDS
         while not self.record.stopping:
             try:
-                await attempt()
+                await self._prepare()
                 return True
             except (VolumeError, ClaimPreparationError) as error:
                 self._event(error.reason, error.message, warning=True)
@@ -379,8 +373,7 @@ class PodWorker(PodDriver):
             except ApiError as error:
                 self._event("FailedMount", str(error), warning=True)
             self._reports.soon()
-            if await self.pause(delay):
-                break
+            await self.pause(delay)
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
         return False
 
@@ -401,13 +394,14 @@ class PodWorker(PodDriver):
 
     async def _watch_deadline(self) -> None:
         """End the pod at its ``activeDeadlineSeconds``, which an update may set or shorten."""
-        while True:
-            end = self.record.deadline
-            left = None if end is None else end - time.time()
-            if not await self.until(functools.partial(_has_other_deadline, end), seconds=left):
-                break
+        while (end := self.record.deadline) is None or end > time.time():
+            await self._keep_deadline(end)
         self._event(*DEADLINE_EXCEEDED[1:])
         await self.stop(grace=self.record.grace, override=DEADLINE_EXCEEDED)
+
+    async def _keep_deadline(self, end: float | None) -> None:
+        left = None if end is None else end - time.time()
+        await self.until(lambda record: record.deadline != end, seconds=left)
 
     async def _delete(self, grace: float) -> None:
         """Stop, report the end, and let the API delete the pod."""
@@ -430,11 +424,10 @@ class PodWorker(PodDriver):
         record = self.record
         if record.rejected:
             return rejected_status(record.pod, override=record.override, start_time=record.start_time)
-        reported = {name: known.reported for name, known in record.containers.items() if known.reported}
         has_run = any(state.container_id for state in record.states.values())
         status = pod_status(
             record.pod,
-            records=record.states | reported,
+            records=record.reported_states,
             resizes=[] if record.finished else list(record.resizes.values()),
             # As from a kubelet, which mounts the volumes before it makes the sandbox.
             pod_ip=record.address if record.volumes is not None or has_run else None,
@@ -459,13 +452,3 @@ class PodWorker(PodDriver):
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
         self.perform(Event(reason, message, warning=warning))
-
-
-def _may_continue(name: str, record: PodRecord) -> bool:
-    """Check whether what comes after a sidecar may start, or not at all."""
-    state = record.containers[name].state
-    return not record.is_active or (state is not None and state.started)
-
-
-def _has_other_deadline(end: float | None, record: PodRecord) -> bool:
-    return record.deadline != end
