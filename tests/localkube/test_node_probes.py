@@ -7,6 +7,7 @@ import pytest
 
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, port_number
 from localkube.kubelet.probes.prober import Prober
+from localkube.kubelet.status.container_state import ContainerRecord
 
 FINE, BAD = ProbeResult(True), ProbeResult(False, "no good")
 QUICK = {"periodSeconds": 0.01}
@@ -15,11 +16,13 @@ QUICK = {"periodSeconds": 0.01}
 class Watched:
     """A container that answers as it is told to, and remembers what followed."""
 
-    def __init__(self, answers, container, **options):
+    def __init__(self, answers, container):
         self.answers, self.asked = iter(answers), 0
         self.failed, self.events, self.seen = [], [], []
         self.over = asyncio.Event()
-        self.probes = Prober(container, owner=self, began=time.time(), **options)
+        started = "startupProbe" not in container
+        run = ContainerRecord("main", "running", started_at=time.time(), started=started)
+        self.probes = Prober(container, run, owner=self)
 
     def probed(self, *, started, ready):
         self.seen.append((started, ready))

@@ -76,7 +76,7 @@ class PodManager:
                 address = answer["pods"].get(uid)
                 if address and not pod["spec"].get("hostNetwork"):
                     worker.pool.address(uid, requested=address)
-                await reattach(worker, running, self._client, address=address)
+                await reattach(worker, running, address=address)
                 worker.start()
                 if self._nodes[pod["spec"]["nodeName"]].is_reachable:
                     worker.changed(pod)

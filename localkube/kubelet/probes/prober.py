@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult
+from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.tasks import start_task
 
 Object = Mapping[str, Any]
@@ -37,24 +38,14 @@ class Prober:
     """The probes of one run of a container.
 
     Args:
-        began: When the run began, in seconds since the epoch.
-        started: It has passed its startup probe already, under a previous kubelet.
-        ready: The same of its readiness probe.
+        run: It has passed its probes already where they passed under a previous kubelet, or there are none.
     """
 
-    def __init__(
-        self,
-        container: Object,
-        *,
-        owner: ProbedContainer,
-        began: float,
-        started: bool = False,
-        ready: bool = False,
-    ) -> None:
+    def __init__(self, container: Object, run: ContainerRecord, *, owner: ProbedContainer) -> None:
         self._specs = {kind: container[key] for kind, key in KINDS.items() if container.get(key)}
-        self._owner, self._began = owner, began
-        self.started = started or "startup" not in self._specs
-        self._passes = ready or "readiness" not in self._specs
+        self._owner, self._began = owner, run.started_at or time.time()
+        self.started = run.started
+        self._passes = run.ready or "readiness" not in self._specs
         self._startup_over = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 

@@ -113,8 +113,7 @@ class ContainerWorker:
         process = self.process
         if process is None or not process.running:
             return
-        if self._probes:
-            self._probes.stop("startup", "liveness")
+        self._stop_probes("startup", "liveness")
         if self._ending is process:
             deadline = asyncio.get_running_loop().time() + grace
             await stopping.end_by(process, deadline, kill=self._pod.kill)
@@ -133,8 +132,7 @@ class ContainerWorker:
 
     def abandon(self) -> None:
         """Stop its probes, and leave its process to the runtime."""
-        if self._probes:
-            self._probes.stop()
+        self._stop_probes()
         if self.process:
             self._pod.runtime.limits.ended(self.process.identity)
             self.process.close()
@@ -219,17 +217,10 @@ class ContainerWorker:
 
     def _runs(self, state: ContainerRecord, *, hook_done: bool) -> None:
         """Apply that it runs, and start its probes."""
-        assert state.started_at is not None
         self._pod.apply(events.running, self.name, state, hook_done=hook_done)
         known = self.container.state
         if hook_done and known and not self._pod.record.stopping:
-            self._probes = Prober(
-                self.container.spec,
-                owner=self,
-                began=state.started_at,
-                started=known.started,
-                ready=known.ready,
-            )
+            self._probes = Prober(self.container.spec, known, owner=self)
             self._probes.start()
 
     async def _post_start(self, process: Process) -> bool:
@@ -265,6 +256,10 @@ class ContainerWorker:
     def warn(self, reason: str, message: str) -> None:
         self._event(reason, message, warning=True)
 
+    def _stop_probes(self, *kinds: str) -> None:
+        if self._probes:
+            self._probes.stop(*kinds)
+
     # Its end.
 
     async def _pre_stop(self) -> None:
@@ -280,9 +275,8 @@ class ContainerWorker:
         result = await process.wait()
         pod, runtime, state = self._pod, self._pod.runtime, self.container.state
         assert state is not None
-        if self._probes:
-            self._probes.stop()
-        self._probes, self._ending = None, None
+        self._stop_probes()
+        self._ending = None
         message = runtime.files.termination_message(
             pod.record.uid, self.container.spec, state.restart_count, result.code
         )

@@ -56,21 +56,20 @@ class PodDriver(ABC):
     def answered(self, pod: Mapping[str, Any]) -> None:
         """Take a newer object, from the watch or in the answer to a report."""
 
-    async def until(self, holds: Condition, *, seconds: float | None = None) -> bool:
-        """Wait until something is true of the record, at most so many seconds; False when it was not."""
+    async def until(self, holds: Condition, *, seconds: float | None = None) -> None:
+        """Wait until something is true of the record, at most so many seconds."""
         if holds(self.record):
-            return True
+            return
         waiter = holds, asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
             await asyncio.wait([waiter[1]], timeout=seconds)
         finally:
             self._waiters.discard(waiter)
-        return waiter[1].done()
 
-    async def pause(self, seconds: float) -> bool:
-        """Sleep; True when the pod is being stopped."""
-        return await self.until(lambda record: record.stopping, seconds=seconds)
+    async def pause(self, seconds: float) -> None:
+        """Sleep until the pod is being stopped."""
+        await self.until(lambda record: record.stopping, seconds=seconds)
 
     async def kill(self, process: Process, number: int) -> None:
         await self.runtime.client.call("kill", id=process.identity, signal=int(number))

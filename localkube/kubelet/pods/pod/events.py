@@ -15,14 +15,7 @@ from localkube.kubelet.pods.pod.actions import Action, Actuate, Change, Delete, 
 from localkube.kubelet.pods.pod.record import Container, Object, Outcome, PodRecord
 from localkube.kubelet.status import container_state, restart_policy
 from localkube.kubelet.status.conditions import is_ready
-from localkube.kubelet.status.container_state import (
-    EPHEMERAL,
-    IMAGE_BACK_OFF,
-    IMAGE_REASONS,
-    INIT,
-    ContainerExit,
-    ContainerRecord,
-)
+from localkube.kubelet.status.container_state import EPHEMERAL, INIT, ContainerExit, ContainerRecord
 from localkube.kubelet.status.pod_status import EVICTED, TERMINAL
 from localkube.kubelet.status.restart_policy import RESTART_ALL, is_sidecar
 
@@ -35,15 +28,14 @@ START_FAILED = 128
 
 def first(pod: Object, *, now: float) -> PodRecord:
     """The record of a pod that this kubelet sees for the first time."""
-    before, allocated = pod.get("status") or {}, resize.reported_resources(pod)
-    start = before.get("startTime")
-    allocated_pod = resize.allocated_pod(pod, allocated)
+    before, (allocated, resizes) = pod.get("status") or {}, resize.reported(pod)
+    start, allocated_pod = before.get("startTime"), resize.allocated_pod(pod, allocated)
     return PodRecord(
         allocated_pod,
         pod,
         {spec["name"]: Container(spec, kind) for kind, spec in container_state.containers(allocated_pod)},
         allocated=allocated,
-        resizes=resize.reported_conditions(pod),
+        resizes=resizes,
         start_time=datetime.fromisoformat(start).timestamp() if start else now,
         is_new=not start,
         rejected=before.get("phase") in TERMINAL and "containerStatuses" not in before,
@@ -144,10 +136,6 @@ def removed(record: PodRecord) -> Change:
     return record, [Report()]
 
 
-def restarted(record: PodRecord) -> Change:
-    return replace(record, restarting=False), [Report()]
-
-
 # A container's start.
 
 
@@ -165,9 +153,10 @@ def refused(
     state = record.containers[name].state
     count, last = container_state.next_run(state)
     waiting = ContainerRecord(name, "waiting", reason=reason, message=message, restart_count=count, last=last)
-    if reason == IMAGE_BACK_OFF and waiting == state:
+    if reason == container_state.IMAGE_BACK_OFF and waiting == state:
         return _settled(record, name, waiting)
-    error = _event(record, name, "Failed", f"Error: {reason if reason in IMAGE_REASONS else message}")
+    what = reason if reason in container_state.IMAGE_REASONS else message
+    error = _event(record, name, "Failed", f"Error: {what}")
     return _settled(record, name, waiting, error, Report())
 
 
@@ -191,9 +180,8 @@ def running(record: PodRecord, name: str, state: ContainerRecord, *, hook_done: 
     probes, spec = hook_done and not record.stopping, record.containers[name].spec
     if probes:
         started = state.started or not spec.get("startupProbe")
-        state = replace(
-            state, started=started, ready=started and (state.ready or not spec.get("readinessProbe"))
-        )
+        ready = started and (state.ready or not spec.get("readinessProbe"))
+        state = replace(state, started=started, ready=ready)
     record, actions = _settled(record.with_container(name, resizing=False, refusals=0), name, state)
     record, stops = _check_image(record, name)
     return record, [*stops, *actions, Actuate(), Report()]
@@ -242,9 +230,8 @@ def resize_restarts(record: PodRecord, name: str) -> Change:
 
 def _check_image(record: PodRecord, name: str) -> Change:
     """Replace a run of another image than the specification's."""
-    entry = record.containers[name]
+    entry, state = record.containers[name], record.containers[name].state
     is_fixed = entry.kind == EPHEMERAL or (entry.kind == INIT and not is_sidecar(entry.spec))
-    state = entry.state
     if is_fixed or not state or state.state != "running" or state.image == entry.spec["image"]:
         return record, []
     role, restarts = ("Init container", "") if entry.kind == INIT else ("Container", ", will be restarted")

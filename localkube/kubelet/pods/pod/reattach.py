@@ -19,7 +19,6 @@ from localkube.kubelet.status.container_state import (
     ended,
     latest_run,
 )
-from localkube.runtime.client import RuntimeClient
 
 LOST_CODE = 137
 
@@ -32,9 +31,7 @@ def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
     return {item["name"]: _record(item) for item in run}
 
 
-async def reattach(
-    worker: PodWorker, entries: Iterable[Mapping[str, Any]], client: RuntimeClient, *, address: str | None
-) -> None:
+async def reattach(worker: PodWorker, entries: Iterable[Mapping[str, Any]], *, address: str | None) -> None:
     """Restore a pod's state in its new worker."""
     latest: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for entry in entries:
@@ -46,9 +43,9 @@ async def reattach(
         before = worker.record.states.get(name)
         if before and before.state == "terminated" and before.restart_count >= restart:
             worker.runtime.limits.ended(entry["id"])
-            await client.call("delete", id=entry["id"])
+            await worker.runtime.client.call("delete", id=entry["id"])
             continue
-        described, descriptors = await client.call("attach", id=entry["id"])
+        described, descriptors = await worker.runtime.client.call("attach", id=entry["id"])
         worker.containers[name].reattach(described, descriptors, count=restart)
 
 
@@ -80,9 +77,7 @@ def _lost(record: ContainerRecord) -> ContainerRecord:
 
 
 def _record(item: Mapping[str, Any]) -> ContainerRecord:
-    last = item.get("lastState") or {}
-    count = item["restartCount"]
-    state = item["state"]
+    state, last, count = item["state"], item.get("lastState") or {}, item["restartCount"]
     previous = _state(item, last, count if state.get("waiting") else count - 1, None) if last else None
     return _state(item, state, count, previous)
 

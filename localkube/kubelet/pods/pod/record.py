@@ -21,8 +21,7 @@ class Container:
         spec: With the resources that the node has allocated.
         kind: The list of the PodSpec that it is in.
         state: Of its latest run; None before the first.
-        reported: A run that has ended in order to be started again: reported as it was until the state of
-            the next one is known.
+        reported: A run that was ended to start it again: reported as it was until the next one is known.
         process: The identity of its process, until that one's end is recorded; ``exited`` comes earlier.
         refusals: Starts that its configuration did not allow, which may be ``permanent``.
         replaced: Its run was ended in order to start it again, whatever its restart policy says.
@@ -59,7 +58,6 @@ class PodRecord:
         volumes: The mounted ones; None before they and the sandbox are made.
         early: Exits that overtook the answer to the request that started their process, by its identity.
         clearing: How many ended containers' files are being removed.
-        stopping: It is being ended.
         restarting: Its containers end because all of them start again.
         rejected: Its node does not admit it.
         finished: All has ended, and its claims and devices are given back.
@@ -92,8 +90,7 @@ class PodRecord:
 
     @property
     def uid(self) -> str:
-        uid: str = self.pod["metadata"]["uid"]
-        return uid
+        return str(self.pod["metadata"]["uid"])
 
     @property
     def grace(self) -> float:

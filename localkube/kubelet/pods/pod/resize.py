@@ -24,16 +24,11 @@ PENDING, IN_PROGRESS = RESIZES
 ERROR = "Error"
 
 
-def reported_resources(pod: Object) -> dict[str, Object]:
-    """The resources of each container that a former kubelet has reported, or that it wants."""
-    wanted = {name: container.get("resources") or {} for name, container in _resizable(pod)}
-    return wanted | dict(_reported(pod))
-
-
-def reported_conditions(pod: Object) -> dict[str, Object]:
-    """The conditions of a resize that a former kubelet has reported, by type."""
+def reported(pod: Object) -> tuple[dict[str, Object], dict[str, Object]]:
+    """What a former kubelet has reported: the containers' resources, and conditions by type."""
     before = (pod.get("status") or {}).get("conditions") or []
-    return {condition["type"]: condition for condition in before if condition["type"] in RESIZES}
+    conditions = {condition["type"]: condition for condition in before if condition["type"] in RESIZES}
+    return _wanted(pod) | dict(_reported(pod)), conditions
 
 
 def allocated_pod(wanted: Object, allocated: Mapping[str, Object]) -> Object:
@@ -66,9 +61,8 @@ def evaluate(record: PodRecord, shortage: str | None) -> Change:
                 actions.append(_event(pod, "ResizeDeferred", "Pod resize Deferred", generation, shortage))
             actions.append(Allocate(requested, is_deferred=True))
         else:
-            wanted = {name: container.get("resources") or {} for name, container in _resizable(pod)}
             started = {IN_PROGRESS: _condition(IN_PROGRESS, "", "", generation)}
-            record = replace(record, allocated={**record.allocated, **wanted}, resizes=started)
+            record = replace(record, allocated={**record.allocated, **_wanted(pod)}, resizes=started)
             actions += [_event(pod, "ResizeStarted", "Pod resize started", generation), Allocate(requested)]
     return record, actions if record.resizes == before else [*actions, Report()]
 
@@ -104,13 +98,13 @@ def _event(pod: Object, reason: str, title: str, generation: int | None, error: 
     return Event(reason, f"{title}: {text}", warning=bool(error))
 
 
+def _wanted(pod: Object) -> dict[str, Object]:
+    return {name: container.get("resources") or {} for name, container in _resizable(pod)}
+
+
 def _differing(wanted: Object, allocated: Mapping[str, Object]) -> list[str]:
     """List the containers that want other resources than they were allocated."""
-    return [
-        name
-        for name, container in _resizable(wanted)
-        if changed(allocated[name], container.get("resources") or {})
-    ]
+    return [name for name, resources in _wanted(wanted).items() if changed(allocated[name], resources)]
 
 
 def _condition(kind: str, reason: str, message: str, generation: int | None) -> dict[str, Any]:

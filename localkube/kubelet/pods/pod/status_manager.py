@@ -21,11 +21,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
 
 
 class StatusManager:
-    """Reports the status of one pod.
-
-    Args:
-        turns: Limits how many pods report at the same time.
-    """
+    """Reports the status of one pod; ``turns`` limits how many pods do at the same time."""
 
     def __init__(self, pod: PodDriver, *, turns: asyncio.Semaphore) -> None:
         self._pod, self._turns = pod, turns
@@ -67,11 +63,10 @@ class StatusManager:
 
     async def _send(self) -> None:
         async with self._turns:
-            if self._pod.record.is_gone:
-                self._dirty = False
-                return
             # Computed late: what happens to a pod that waits here is reported together.
             self._dirty = False
+            if self._pod.record.is_gone:
+                return
             ended = list(self._ended)
             patch = status_patch(self._pod.record.pod, self._pod.status())
             if patch and is_static(self._pod.record.pod):

@@ -113,7 +113,7 @@ class PodWorker(PodDriver):
             case Allocate(requested, False):
                 self.pool.allocations.allocate(self.uid, requested)
             case Allocate(requested, True):
-                self.pool.allocations.wait(self.record.wanted, requested, self._sync)
+                self.pool.allocations.wait(self.record.wanted, requested, self._evaluate)
             case Actuate():
                 if resize.IN_PROGRESS in self.record.resizes and (not self._resize or self._resize.done()):
                     self._resize = self.in_background(self._actuate())
@@ -184,8 +184,11 @@ class PodWorker(PodDriver):
     # Its life.
 
     def answered(self, pod: Mapping[str, Any]) -> None:
-        if is_mirror(pod):
-            pod = with_status(self.record.wanted, pod)
+        self._evaluate(with_status(self.record.wanted, pod) if is_mirror(pod) else pod)
+
+    def _evaluate(self, newer: Mapping[str, Any] | None = None) -> None:
+        """Take a newer specification, or look again at that which is wanted."""
+        pod = newer or self.record.wanted
         shortage = self.pool.allocations.shortage(self.uid, requests(pod))
         self.apply(events.specified, pod, shortage=shortage)
         for name in self.record.containers.keys() - self.containers.keys():  # ephemeral ones
@@ -193,10 +196,6 @@ class PodWorker(PodDriver):
             worker = self.containers[name] = ContainerWorker(self, name)
             if self._beside is not None:
                 self._beside.append(self.in_background(worker.keep()))
-
-    def _sync(self) -> None:
-        """Evaluate the specification again: the node has room."""
-        self.answered(self.record.wanted)
 
     def container_exited(self, entry: dict[str, Any]) -> None:
         """Take the exit of one of this pod's containers."""
@@ -283,8 +282,7 @@ class PodWorker(PodDriver):
                 delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     def _report_unsupported(self, pod: Mapping[str, Any]) -> None:
-        check = unsupported_fields_in_plain_mode if self.runtime.host.plain else unsupported_fields
-        vain = check(pod)
+        vain = (unsupported_fields_in_plain_mode if self.runtime.host.plain else unsupported_fields)(pod)
         wants_processes = pod["spec"].get("hostPID") and not self.runtime.host.plain
         if wants_processes and "pid" not in self.runtime.ids.shared_with_node(self.pod):
             vain.append(f"hostPID is not supported: {OWN_PROCESSES}")
@@ -308,7 +306,8 @@ class PodWorker(PodDriver):
                 await asyncio.gather(*sidecars)
                 self.apply(events.removed)
                 await self.pause(RESTART_SECONDS)
-                self.apply(events.restarted)
+                self.apply(events.noted, restarting=False)
+                self._reports.soon()
         await self.stop(grace=self.record.grace)
         await asyncio.gather(*self._beside or ())
         # Those of a previous kubelet, where the pod was stopped before it could continue.
