@@ -30,7 +30,7 @@ class Watched:
     def unhealthy(self, kind):
         self.failed.append(kind)
 
-    def warn(self, reason, message):
+    def event(self, reason, message, *, warning):
         self.events.append(message)
 
     async def probe(self, spec):

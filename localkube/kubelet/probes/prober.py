@@ -31,7 +31,7 @@ class ProbedContainer(Protocol):
 
     def unhealthy(self, kind: str) -> None: ...
 
-    def warn(self, reason: str, message: str) -> None: ...
+    def event(self, reason: str, message: str, *, warning: bool = False) -> None: ...
 
 
 class Prober:
@@ -124,7 +124,7 @@ class Prober:
                     )
                     return None
         if answer.warning:
-            self._owner.warn("ProbeWarning", f"{name} probe warning: {answer.output}")
+            self._owner.event("ProbeWarning", f"{name} probe warning: {answer.output}", warning=True)
         elif not answer.healthy:
-            self._owner.warn("Unhealthy", f"{name} probe failed: {answer.output}")
+            self._owner.event("Unhealthy", f"{name} probe failed: {answer.output}", warning=True)
         return answer.healthy

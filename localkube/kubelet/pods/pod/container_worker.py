@@ -76,12 +76,6 @@ class ContainerWorker:
         state = record.containers[self.name].state
         return not record.is_active or (state is not None and state.started)
 
-    async def begin(self) -> None:
-        """Start it once, with its postStart hook, unless it runs or has ended for good."""
-        state = self.container.state
-        if self.process is None and (state is None or state.state == "waiting"):
-            await self._start()
-
     def resize(self) -> bool:
         """Give its run the resources of its specification; False when it is started again for that."""
         container, process, pod = self.container, self.process, self._pod
@@ -119,7 +113,7 @@ class ContainerWorker:
             await stopping.end_by(process, deadline, kill=self._pod.kill)
             return
         self._ending = process
-        self._event("Killing", message or f"Stopping container {self.name}")
+        self.event("Killing", message or f"Stopping container {self.name}")
         lifecycle = self.container.spec.get("lifecycle") or {}
         await stopping.end(
             process,
@@ -139,10 +133,12 @@ class ContainerWorker:
 
     # Its start.
 
-    async def _start(self) -> None:
-        """Start it once, and apply the result."""
-        pod, spec, runtime = self._pod, self.container.spec, self._pod.runtime
-        count, last = next_run(self.container.state)
+    async def begin(self) -> None:
+        """Start it once, with its postStart hook, unless it runs or has ended for good."""
+        pod, spec, state, runtime = self._pod, self.container.spec, self.container.state, self._pod.runtime
+        if self.process or (state and state.state != "waiting"):
+            return
+        count, last = next_run(state)
         uid = pod.record.uid
         identity = f"{uid}.{self.name}.{count}"
         pod.apply(events.starting, self.name)
@@ -176,7 +172,7 @@ class ContainerWorker:
         else:
             process = self._attach(entry, descriptors, count=count)
             how = " by the forkserver" if entry.get("forked") else ""
-            self._event("Started", f"Container {self.name} started{how}")
+            self.event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
             self._stop_signal = image.stop_signal
             state = _running(process, self.name, count, last, spec)
@@ -235,7 +231,7 @@ class ContainerWorker:
             hook.result()
         if not done and not self._pod.record.stopping:
             # What the hook said may be a secret, so that it is not in the event.
-            self._event("FailedPostStartHook", "PostStartHook failed", warning=True)
+            self.event("FailedPostStartHook", "PostStartHook failed", warning=True)
             await self.stop(grace=self._pod.record.grace, message="FailedPostStartHook")
         return done
 
@@ -253,8 +249,9 @@ class ContainerWorker:
     def unhealthy(self, kind: str) -> None:
         self._pod.apply(events.unhealthy, self.name, kind)
 
-    def warn(self, reason: str, message: str) -> None:
-        self._event(reason, message, warning=True)
+    def event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        about = f"spec.{self.container.kind}{{{self.name}}}"
+        self._pod.perform(Event(reason, message, warning=warning, about=about))
 
     def _stop_probes(self, *kinds: str) -> None:
         if self._probes:
@@ -268,7 +265,7 @@ class ContainerWorker:
             assert self._ending is not None
             await self._pod.runtime.handlers.hook(action, self._target(self._ending))
         except HandlerError:
-            self._event("FailedPreStopHook", "PreStopHook failed", warning=True)
+            self.event("FailedPreStopHook", "PreStopHook failed", warning=True)
 
     async def _end(self, process: Process) -> None:
         """Wait for the end of its run; status and next run do not wait until what it wrote is removed."""
@@ -301,10 +298,6 @@ class ContainerWorker:
 
     def _target(self, process: Process) -> ProbeTarget:
         return ProbeTarget(process.identity, self.container.spec, self._pod.record.address or "")
-
-    def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        about = f"spec.{self.container.kind}{{{self.name}}}"
-        self._pod.perform(Event(reason, message, warning=warning, about=about))
 
 
 def _user(user: UserSpec) -> dict[str, Any]:
