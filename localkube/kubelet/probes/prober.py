@@ -119,8 +119,10 @@ class Prober:
                 break
             except HandlerError as error:
                 if attempt == ATTEMPTS - 1:
-                    self._owner.warn(
-                        "Unhealthy", f"{name} probe errored and resulted in unknown state: {error}"
+                    self._owner.event(
+                        "Unhealthy",
+                        f"{name} probe errored and resulted in unknown state: {error}",
+                        warning=True,
                     )
                     return None
         if answer.warning:
