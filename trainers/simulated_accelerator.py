@@ -25,13 +25,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # pods of one machine read the same
 STEPS = 64  # of which the median is logged
+Hook = Callable[[dist.ProcessGroup, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
-def simulate(model: DistributedDataParallel, ms_per_image: float, emit: Callable[..., None]) -> None:
+def simulate(
+    model: DistributedDataParallel,
+    ms_per_image: float,
+    emit: Callable[..., None],
+    hook: Hook = allreduce_hook,
+) -> Callable[[], None]:
     """Delay the all-reduce of each step until this rank's batch has taken ``ms_per_image`` for every image.
 
     A rank that computes for longer is not delayed. DDP calls a communication hook for each bucket of
-    gradients that is ready: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html.
+    gradients that is ready: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html. Batches under
+    ``no_sync`` add up. Returns a function that waits as long, for what a program exchanges itself.
 
     The event ``simulated_accelerator`` is logged at once, and after 2, 4, 8 … steps with ``cpu_ms``, the
     milliseconds of one core that this rank really used in a step (the median), the ``cores`` that it may use,
@@ -58,12 +65,16 @@ def simulate(model: DistributedDataParallel, ms_per_image: float, emit: Callable
                     cores=cores,
                     machine=machine,
                 )
-        ready = time.perf_counter() + ms_per_image / 1000 * len(inputs[0])
+        ready = max(ready, time.perf_counter()) + ms_per_image / 1000 * len(inputs[0])
+
+    def wait() -> None:
+        time.sleep(max(0.0, ready - time.perf_counter()))
 
     def average(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        time.sleep(max(0.0, ready - time.perf_counter()))
-        return allreduce_hook(group, bucket)
+        wait()
+        return hook(group, bucket)
 
     emit("simulated_accelerator", ms_per_image=ms_per_image)
     model.register_forward_pre_hook(begin)
     model.register_comm_hook(model.process_group, average)
+    return wait

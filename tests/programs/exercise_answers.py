@@ -78,6 +78,11 @@ LORA = """
         weights = sum(rank * (d_in + d_out) for d_in, d_out in matrices)
         return weights, 2 * (ranks - 1) / ranks * 4 * weights
 """
+SCALING = """
+    def predict(ranks, megabytes, mbit, ms, batches=1, ratio=1):
+        exchange = 1000 * 8 * 2 * (ranks - 1) / ranks * megabytes / ratio / mbit
+        return ranks * batches * ms / (batches * ms + exchange)
+"""
 FITS = """
     def fits(taken, wanted):
         compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)

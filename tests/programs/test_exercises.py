@@ -25,6 +25,7 @@ from .exercise_answers import (
     RESUME,
     RESUME_BY_STATEFUL,
     SAVE,
+    SCALING,
     STEP,
 )
 
@@ -89,6 +90,7 @@ SOLUTIONS = {
     "19-lora": LORA,
     "23": RESUME,
     "23-interval": INTERVAL,
+    "24": SCALING,
 }
 ANSWERS = tomllib.loads((ROOT / "tests/programs/wrong_answers.toml").read_text())
 SOLUTIONS |= ANSWERS["solutions"]

@@ -131,6 +131,27 @@ def test_two_ranks_of_torchrun_count_every_test_image_once():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_over_a_slow_link_accumulation_is_a_larger_batch_and_all_methods_learn_with_fewer_exchanges():
+    cases = {"ddp": (1, 40), "accumulate": (4, 10), "fp16": (1, 40), "powersgd": (1, 40), "diloco": (4, 10)}
+    losses, exchanges = {}, {}
+    for method, (batches, size) in cases.items():
+        flags = [f"--method={method}", f"--batches={batches}", f"--batch-size={size}"]
+        processes = start_ranks(2, "digits_slow_link", *flags)
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        assert not any(process.returncode for process in processes)
+        events = [json.loads(line) for text in outputs for line in text.splitlines() if line[:1] == "{"]
+        (losses[method],) = [event["loss"] for event in of_kind(events, "eval")]
+        steps = [event for event in of_kind(events, "step") if event["rank"] == 0]
+        exchanges[method] = sum(event["exchange"] for event in steps), len(steps)
+    assert losses["accumulate"] == pytest.approx(losses["ddp"], rel=1e-3)
+    assert losses["fp16"] == pytest.approx(losses["ddp"], rel=0.1)
+    assert max(losses.values()) < 1.5, "2.3 is a guess"
+    assert exchanges["accumulate"] == exchanges["diloco"] == (17, 71)
+    assert exchanges["fp16"] == (17, 17)
+
+
 @pytest.mark.parametrize("name", ["cifar10_ddp", "cifar10_fsdp", "digits_ddp", "tiny_imagenet_ddp"])
 def test_lines_for_people_are_one_write_each_so_that_those_of_ranks_do_not_mix(name):
     # torchrun starts ranks by `python -u`, where print() writes its text and its newline apart.

@@ -43,6 +43,7 @@ EXERCISES = {
     "22": "gpu_job",
     "23": "resume",
     "23-interval": "formulas.interval",
+    "24": "formulas.scaling",
 }
 __all__ = ["check"]
 

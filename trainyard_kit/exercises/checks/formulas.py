@@ -1,4 +1,4 @@
-"""05, 06, 11, 14, 15, 17 to 19: predictions by a formula, compared with its cases in `formulas.toml`.
+"""05, 06, 11, 14, 15, 17 to 19, 23, 24: predictions by a formula, compared with its cases in `formulas.toml`.
 
 Sources: computing a batch in parts: Amdahl, 1967. A ring all-reduce: Patarasuk and Yuan, 2009. Bytes of a
 parameter: Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs of a parameter and token: Kaplan et al., 2020,
@@ -50,6 +50,14 @@ def rank_memory(parameters: int, ranks: int, split: bool) -> list[float]:
 def interval(saving: float, failing: float) -> list[float]:
     """Compute the seconds between two saves, and the share of the time that is lost, by Young's formula."""
     return [math.sqrt(2 * saving * failing), math.sqrt(2 * saving / failing)]
+
+
+def scaling(
+    ranks: int, megabytes: float, mbit: float, ms: float, batches: int = 1, ratio: float = 1
+) -> float:
+    """Compute the speed-up of ranks that exchange a gradient, smaller by ``ratio``, after some batches."""
+    exchange = 1000 * 2 * (ranks - 1) / ranks * 8 * megabytes / ratio / mbit
+    return ranks * batches * ms / (batches * ms + exchange)
 
 
 def step_formula(parameters: float, tokens: int, tflops: float, ranks: int, gbit: float) -> list[float]:
@@ -125,6 +133,7 @@ FORMULAS = (
     lora,
     partitions,
     rank_memory,
+    scaling,
     step_formula,
     strong_scaling,
     workers_left,
