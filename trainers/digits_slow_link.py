@@ -16,6 +16,7 @@ This is ``digits_ddp.py`` with another loop. ``--method`` says what the ranks ex
 
 import argparse
 import contextlib
+import time
 from collections.abc import Callable
 
 import digits_ddp as ddp
@@ -74,6 +75,7 @@ def outer_optimizer(network: nn.Module) -> Callable[[], None]:
 
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate."""
+    began = time.perf_counter()
     settings = parse_settings(argv)
     ddp.join_the_others()
     device, group = ddp.choose_device()
@@ -116,6 +118,7 @@ def main(argv: list[str] | None = None) -> None:
             ddp.emit("step", step=epoch * len(loader) + index, loss=round(loss.item(), 5), exchange=exchange)
     ready()
     ddp.evaluate(network, test, device)
+    ddp.emit("end", steps=settings.epochs * len(loader), seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 
 
