@@ -25,7 +25,7 @@ class RuntimeCallError(Exception):
 
 
 class RuntimeExited(Exception):
-    """The connection to the runtime ended, and with it everything that it ran."""
+    """The connection to the runtime ended, and with it every process that it had started."""
 
 
 class RuntimeClient:
@@ -54,11 +54,11 @@ class RuntimeClient:
         return cls(sock, on_exit)
 
     async def call(self, op: str, **request: object) -> tuple[dict[str, Any], list[int]]:
-        """Send a request; returns its answer and the descriptors that came with it.
+        """Send a request; returns its answer and the file descriptors sent with it.
 
         Raises:
-            RuntimeCallError: The runtime says why it could not.
-            RuntimeExited: It has ended.
+            RuntimeCallError: The runtime could not carry it out.
+            RuntimeExited: The runtime has ended.
         """
         number = next(self._numbers)
         future = self._loop.create_future()
@@ -127,7 +127,7 @@ class RuntimeClient:
 
 
 class short_name:
-    """A name of a socket's path that fits into the 107 bytes that the kernel allows."""
+    """A path to a socket that is short enough for the kernel's limit of 107 bytes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""The connections of the runtime's clients: their requests, and answers and events as fast as they take them.
+"""Connections of the runtime's clients: receives their requests, sends answers and events without blocking.
 
-Nothing here waits for a client. What a slow one does not take is kept; until it has, none of its requests is
-served, so that what is kept stays small. Standard library only, for ``init.py``.
+Messages that a slow client does not read yet are queued. Until its queue is empty, none of its requests is
+served, so the queue stays short. Standard library only, for ``init.py``.
 """
 
 import os
@@ -18,7 +18,7 @@ from localkube.runtime.messages import close_all
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, with descriptors to send beside it, and those to close once it is sent."""
+    """An answer, the descriptors to send with it, and the descriptors to close once it is sent."""
 
     message: dict[str, Any] = field(default_factory=dict)
     fds: Sequence[int] = ()
@@ -30,7 +30,7 @@ class Connections:
 
     Args:
         serve: Called with each request and its connection.
-        dropped: Called when a client has gone.
+        dropped: Called when a client has disconnected.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Connections:
     ) -> None:
         self._selector, self._serve, self._dropped = selector, serve, dropped
         self._listener = listener
-        # What waits to be sent, with copies of the descriptors.
+        # The queued messages, with copies of their descriptors.
         self._unsent: dict[socket.socket, deque[tuple[dict[str, Any], list[int]]]] = {}
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def send(self, client: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a message, at once or when the client takes it; one that has gone gets none."""
+        """Send a message, at once or when the client can receive; a disconnected client is skipped."""
         if client not in self._unsent:
             return
         unsent = self._unsent[client]
@@ -63,9 +63,9 @@ class Connections:
             return
         unsent.append((message, [os.dup(descriptor) for descriptor in fds]))
 
-    def answer(self, askers: Sequence[tuple[socket.socket, int]], reply: Reply) -> None:
+    def answer(self, requesters: Sequence[tuple[socket.socket, int]], reply: Reply) -> None:
         """Send a reply to clients with the numbers of their requests."""
-        for client, number in askers:
+        for client, number in requesters:
             self.send(client, {"answer": number, **reply.message}, reply.fds)
         close_all(reply.close)
 

@@ -21,7 +21,7 @@ from localkube.runtime.container_spec import (
     ProcessSpec,
     UserSpec,
 )
-from localkube.runtime.processes import give_way
+from localkube.runtime.processes import set_oom_score
 from localkube.runtime.rootfs import build_root, enter_root
 from localkube.runtime.syscalls import (
     CLONE_NEWNS,
@@ -66,8 +66,8 @@ def create(
             namespaces; ``pid`` if its containers share their processes.
         scratch: A directory on which the root is mounted.
         main: Called in place of the command, when the caller has already loaded it.
-        writer: Where its pid is reported, or a stage that failed and a sentence (``launcher.py``).
-        pid: The caller's, if it is the first of its process namespace: then it becomes the container's.
+        writer: The socket on which its pid is reported, or the failed stage and a message (``launcher.py``).
+        pid: The caller's, if it is the first process of its PID namespace: it then becomes the container's.
     """
     try:
         with stage(writer, "sandbox"):
@@ -77,15 +77,15 @@ def create(
                 setns(fds[name])
             if "pid" in fds:
                 setns(fds["pid"])
-            has = {"pid"} if pid else set()
-            unshare(sum(NEW_NAMESPACES[name] for name in set(spec.linux.namespaces) - has))
+            existing = {"pid"} if pid else set()
+            unshare(sum(NEW_NAMESPACES[name] for name in set(spec.linux.namespaces) - existing))
         with stage(writer, "mount"):
             build_root(spec, scratch, fds.get("user"))
         forked = 0 if pid else os.fork()
         if pid or forked:
             report_pid(writer, pid or forked)
         if not forked:
-            if not spec.process.terminal:  # a terminal makes its own
+            if not spec.process.terminal:  # take_terminal starts the session
                 os.setsid()
             with stage(writer, "mount"):
                 enter_root(scratch)
@@ -97,7 +97,7 @@ def create(
 def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) -> NoReturn:
     """Enter a container's namespaces and leave a process there, in a session of its own.
 
-    The kernel ends it with the container's first process, whose process namespace it shares.
+    The kernel ends it with the container's first process, whose PID namespace it shares.
 
     Args:
         spec: The container's, with the command as its process.
@@ -108,8 +108,8 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
     try:
         with stage(writer, "sandbox"):
             _leave_host(spec, fds, writer)
-            # The mount namespace comes last: behind it /proc is the container's. The user namespace is
-            # entered by the child, which has the runtime's privileges until then.
+            # The mount namespace comes last, as /proc is the container's from then on. The child enters the
+            # user namespace, and has the runtime's privileges until then.
             names = ("user", "net", "uts", "ipc", "pid", "mnt")
             spaces = {
                 name: os.open(f"/proc/{container}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names
@@ -121,7 +121,7 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
                 setns(space)
         pid = os.fork()
         if pid == 0:
-            if not spec.process.terminal:  # a terminal makes its own
+            if not spec.process.terminal:  # take_terminal starts the session
                 os.setsid()
             become(spec.process, fds, writer, seccomp=spec.linux.seccomp)
         report_pid(writer, pid)
@@ -130,9 +130,9 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
 
 
 def has_own_processes(spec: ContainerSpec) -> bool:
-    """Whether its first process can be made in its process namespace at once.
+    """Check whether the first process can be forked directly into the container's PID namespace.
 
-    The ids of a user namespace are given from outside of that.
+    It cannot if it needs a user namespace of its own, whose ids are mapped from outside.
     """
     return "pid" in spec.linux.namespaces and not _is_renumbered(spec)
 
@@ -143,7 +143,7 @@ def _is_renumbered(spec: ContainerSpec) -> bool:
 
 
 def _renumbered(spec: ContainerSpec) -> dict[str, int]:
-    """Where the pod has a single id, make a user namespace in which it has the numbers of the process."""
+    """With a single host id, create a user namespace that maps it to the uid and gid of the process."""
     if not _is_renumbered(spec):
         return {}
     user, owned = spec.process.user, spec.linux.id_mapping.host_id
@@ -152,10 +152,10 @@ def _renumbered(spec: ContainerSpec) -> dict[str, int]:
 
 
 def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
-    """Make this process ready to be seen by a pod.
+    """Drop what a pod must not reach, before this process enters it.
 
-    Its memory is not readable, and it keeps no descriptor but the container's own. The container's user owns
-    its pipes, and has the groups that its devices require.
+    Its memory becomes unreadable, and it keeps no descriptors except the container's own. The container's
+    user owns its pipes, and has the groups that its devices require.
     """
     linux, user = spec.linux, spec.process.user
     enter_limits(spec)
@@ -182,7 +182,7 @@ def close_others(kept: Iterable[int]) -> None:
 
 
 def _device_groups(devices: Iterable[str]) -> list[int]:
-    """The groups of devices that are closed to others, such as ``render``."""
+    """The groups of devices that other users cannot open, such as ``render``."""
     stats = []
     for path in devices:
         if os.path.isdir(path):
@@ -216,10 +216,10 @@ def become(
     Args:
         fds: Its standard streams, unless it has a terminal, and ``user``, the pod's user namespace.
         writer: Reports a failure, and the master of the terminal.
-        program: The file to execute, if it is not to be searched for.
+        program: The file to execute; by default it is searched for in PATH.
         seccomp: The filter of its system calls, see ``LinuxSpec``.
-        own_mounts: Where it may mount at all, it does so in a mount namespace of its user namespace; what the
-            runtime has mounted stays.
+        own_mounts: With CAP_SYS_ADMIN, it gets a mount namespace that its user namespace owns, in which it
+            cannot undo the runtime's mounts.
     """
     try:
         with stage(writer, "exec"):
@@ -228,7 +228,7 @@ def become(
                 _become_root()
                 if own_mounts and "CAP_SYS_ADMIN" in (process.capabilities or ()):
                     unshare(CLONE_NEWNS)
-                set_dumpable(False)  # another user has what fs.suid_dumpable says
+                set_dumpable(False)  # the change of user has reset it to fs.suid_dumpable
             if process.terminal:
                 master = take_terminal(process.user.uid)
                 with socket.socket(fileno=os.dup(writer)) as report:
@@ -244,10 +244,10 @@ def become(
             if seccomp:
                 filter_system_calls(base64.b64decode(seccomp))
             if "user" in fds:
-                limit_processes()  # here the kernel counts the pod's alone
+                limit_processes()  # in this namespace, the kernel counts the pod's alone
                 _become_user(process.user)
             if process.capabilities is not None:
-                # By itself the kernel takes them from who ceases to be root, or executes a program.
+                # The kernel itself drops them only when a process stops being root, or executes a program.
                 set_capabilities(process.capabilities if os.geteuid() == 0 else ())
             if main is None:
                 env = process.environment
@@ -260,7 +260,7 @@ def become(
 
 
 def _become_root() -> None:
-    """Take the ids of the user namespace's root, unless it has but one id, with another number."""
+    """Take the ids of the user namespace's root, unless its only id has another number."""
     if _has_id(0):
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
@@ -272,16 +272,16 @@ def _has_id(uid: int) -> bool:
 
 
 def _become_user(user: UserSpec) -> None:
-    """Take the ids of the container's user; with any but root's, the kernel takes away all capabilities."""
+    """Take the ids of the container's user; unless that is root, the kernel drops all capabilities."""
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
     set_dumpable(False)
 
 
 def take_terminal(uid: int = 0) -> int:
-    """Lead a new session with a new terminal as standard streams; return the terminal's master.
+    """Start a session with a new controlling terminal as standard streams; return the terminal's master.
 
-    It is opened inside the container, so that ``tty`` names a device that exists there, for ``uid``.
+    It is opened inside the container, so that ``tty`` names a device of the container, owned by ``uid``.
     """
     os.setsid()
     master, slave = os.openpty()
@@ -295,9 +295,9 @@ def take_terminal(uid: int = 0) -> int:
 
 
 def enter_limits(spec: ContainerSpec) -> None:
-    """Move this process, and so all that it starts, into its control groups or onto its cores."""
+    """Move this process, and so its descendants, into the container's cgroups or onto its cores."""
     linux = spec.linux
-    give_way(spec.process.oom_score_adj)
+    set_oom_score(spec.process.oom_score_adj)
     for path in linux.cgroups_path:
         with open(path, "w") as file:
             file.write("0")
@@ -328,12 +328,12 @@ class stage:
         if error is None:
             return
         message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        report = {"stage": self._name, "message": message if not message else _sentence(error, message)}
+        report = {"stage": self._name, "message": message if not message else _with_path(error, message)}
         os.write(self._writer, json.dumps(report).encode() + b"\n")
         os._exit(126)
 
 
-def _sentence(error: BaseException, message: str) -> str:
+def _with_path(error: BaseException, message: str) -> str:
     name = getattr(error, "filename", None)
     return f"{message}: {os.fsdecode(name)}" if name and os.fsdecode(name) not in message else message
 

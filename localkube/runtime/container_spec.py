@@ -1,7 +1,7 @@
 """The specification of a container, in the field names of the OCI runtime specification.
 
 The kubelet builds one for each start of a container and sends it once, as JSON; nothing changes it later.
-What the OCI specification does not know is in ``StartRequest``, beside it. Standard library only.
+What the OCI specification has no field for is in ``StartRequest``. Standard library only.
 
 Source: https://github.com/opencontainers/runtime-spec/blob/main/config.md
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Directories that every container has for itself: its writable layer.
+# The directories that are private to each container: its writable layer.
 SCRATCH = ("/tmp", "/run", "/var/tmp")
 
 
@@ -33,8 +33,8 @@ class ProcessSpec:
         terminal: Give it a terminal in place of pipes.
         capabilities: The only ones it keeps; None keeps those of the caller.
         user: Its ids; in a user namespace of a single id, that id has these numbers.
-        no_new_privileges: No program that it executes gives it any, whatever its file's mode says.
-        oom_score_adj: Which processes the kernel ends first when the machine has no memory left: the highest.
+        no_new_privileges: Set-user-ID bits and file capabilities of executed programs have no effect.
+        oom_score_adj: The OOM killer ends the processes with the highest score first.
     """
 
     args: tuple[str, ...]
@@ -61,11 +61,11 @@ class RootSpec:
     """The root file system.
 
     Attributes:
-        path: The directory that has the layers. Without layers, the root is a view of this directory,
-            read-only but for the mounts; or, if it is the container's ``own``, the directory itself.
-        readonly: Nothing can be written but in mounts.
+        path: The directory of the layers. Without layers, the root is a view of this directory, read-only
+            except for the mounts; or, if it is the container's ``own``, the directory itself.
+        readonly: Only mounts are writable.
         layers: Names of an image's layers in ``path``, the lowest first, in the format of overlayfs.
-        writable: A directory for what is written above the layers.
+        writable: A directory for overlayfs's upper and work directories.
     """
 
     path: str = "/"
@@ -86,14 +86,14 @@ class MountSpec:
 
     Attributes:
         destination: The absolute path in the container.
-        type: ``bind``, ``tmpfs``, or ``overlay`` for an image: then the source has its layers, and the
-            options are ``lowerdir=…``; or ``merged``: the host's directory, and what the source has besides.
+        type: ``bind``, ``tmpfs``, ``overlay`` for an image, whose layers are in the source, with the options
+            ``lowerdir=…``, or ``merged``: the host's directory laid over the source, read-only.
         source: On the host, for a bind mount.
         options: Of mount(8): ``ro``, and ``rro`` for what is mounted below it as well; for tmpfs ``mode=…``
             and ``size=…``. With ``idmap`` the owners of the files of a bind mount are shifted by the
             container's id mapping, where the file system can do it. One is this runtime's own, for bind
             mounts: with ``masked`` the container's masked paths are covered in the mount as well.
-        subpaths: What is mounted, beneath the source: each beneath the one before, with no link out of it.
+        subpaths: The path below the source to mount, in parts; a symlink may not lead out of its part.
     """
 
     destination: str
@@ -124,14 +124,14 @@ class LinuxSpec:
     """The part of the specification that only Linux has.
 
     Attributes:
-        namespaces: Those created for this container alone; all others are its pod's.
+        namespaces: The namespaces created for this container; it shares all others with its pod.
         id_mapping: Of the pod's user namespace, for users and groups alike.
         devices: Paths of device nodes that are bound from the host.
         cpus: The cores that the container may use (``resources.cpu.cpus``), as in ``0,2``; empty for all.
-        cgroups_path: The file in each hierarchy by which a process with one thread enters the container's
-            group.
+        cgroups_path: For each hierarchy, the file of the container's cgroup to which a process with one
+            thread writes to enter it.
         masked_paths: Directories that are covered by empty ones.
-        masked_inodes: What each of them is, as ``device:inode``.
+        masked_inodes: The inode of each masked path, as ``device:inode``.
         seccomp: The filter of its system calls, a classic BPF program in base64; empty for none.
     """
 
@@ -189,8 +189,8 @@ class StartRequest:
     Attributes:
         stdin: Give it a pipe as standard input in place of /dev/null.
         fork_plan: How the forkserver can start it (``forkserver.command.ForkPlan``), if it can.
-        plain: In plain mode.
-        target: The container of the pod whose process namespace it enters, if it has none of its own.
+        plain: The pod's description and paths in plain mode.
+        target: The container of the pod whose PID namespace it enters, if it has none of its own.
     """
 
     spec: ContainerSpec

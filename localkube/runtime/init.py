@@ -1,12 +1,13 @@
 """PID 1 of the runtime's namespaces: starts, signals and reaps every process in them, on request.
 
 A program of its own, run with ``python -S`` and the standard library alone, because a small parent forks
-quickly and because it must survive everything else: a kubelet that restarts finds here which containers still
-run, their output pipes with what they wrote meanwhile, the journals of their logs, and how the others ended.
-It decides nothing. It ends with the supervisor, and every process in its namespaces ends with it.
+quickly and because it must survive everything else: a restarted kubelet finds here the running containers,
+their output pipes with what they wrote meanwhile, the journals of their logs, and the others' exit statuses.
+It makes no decisions. It ends with the supervisor, and every process in its namespaces ends with it.
 
 Requests arrive on a Unix socket, one message each (``client.py``); the ``_do_…`` methods carry them out. It
-never blocks: what enters a pod is forked elsewhere (``launches.py``) and answered when it has started.
+never blocks: processes that enter a pod are forked elsewhere (``launches.py``), and the request is answered
+when they have started.
 """
 
 import contextlib
@@ -62,7 +63,7 @@ class RuntimeInit:
         self._settings = settings
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(self._selector, listener, serve=self._serve, dropped=self._dropped)
-        self._asker: tuple[socket.socket, int]  # of the request that is served
+        self._requester: tuple[socket.socket, int]  # of the request that is served
         self._entries: dict[str, ProcessEntry] = {}
         self._by_pid: dict[int, ProcessEntry] = {}
         self._pods: dict[str, dict[str, int]] = {}
@@ -96,14 +97,14 @@ class RuntimeInit:
         self._launcher_pid = start_launcher(self._launcher)
         while True:
             for key, _ in self._selector.select(self._launches.next_deadline):
-                # Not if an earlier one of these has closed it.
+                # Unless an earlier callback of this round has closed it.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
             self._reap()
             self._launches.settle()
 
     def _serve(self, client: socket.socket, request: dict[str, Any]) -> None:
-        self._asker = client, request["number"]
+        self._requester = client, request["number"]
         try:
             reply = getattr(self, "_do_" + request["op"])(request)
         except ContainerStartError as error:
@@ -111,31 +112,30 @@ class RuntimeInit:
         except (OSError, KeyError) as error:
             reply = Reply({"error": f"{type(error).__name__}: {error}", "stage": "sandbox"})
         if reply is not None:
-            self._connections.answer([self._asker], reply)
+            self._connections.answer([self._requester], reply)
 
     def _dropped(self, client: socket.socket) -> None:
-        """End the commands that only this client wanted."""
+        """Kill the commands that this client has requested."""
         for entry in self._entries.values():
             if entry.client is client:
                 kill_session(entry.pid)
-        for launch in self._launches.wanted(lambda launch: bool(launch.container)):
+        for launch in self._launches.pending(lambda launch: bool(launch.container)):
             if launch.waiting[0][0] is client:
                 self._launches.give_up(launch, "its client has disconnected")
 
     # Networks.
 
     def _do_open_gateway(self, request: dict[str, Any]) -> Reply:
-        """Hand out the way out of the network: the gateway that serves it runs outside."""
+        """Open the socket of the network's egress for the gateway, which runs outside."""
         gate = open_gate()
         return Reply(fds=[gate], close=[gate])
 
     def _do_socket(self, request: dict[str, Any]) -> Reply:
-        """Make a socket of the runtime's network, of a pod's or of a node's, for a process outside of it.
+        """Create a socket in the network of the runtime, a pod or a node, for a process outside of it.
 
-        It is a TCP socket, with ``udp`` one for datagrams, or with ``netfilter`` one for the kernel's rules;
-        ``node`` is a node's address. The answer's
-        ``loopback`` is the address at which the pod's localhost is reached by it. A pod without a sandbox is
-        refused: in its place would be the loopback of the cluster itself.
+        It is a TCP socket; with ``udp`` a UDP socket, with ``netfilter`` a netlink socket for nftables rules.
+        ``node`` is a node's address. The answer's ``loopback`` is the address of the pod's localhost. A pod
+        without a sandbox is refused: the socket would reach the loopback of the cluster itself.
         """
         family, loopback = (socket.AF_INET6, "::1") if request.get("v6") else (socket.AF_INET, "127.0.0.1")
         kind = socket.SOCK_DGRAM if request.get("udp") else socket.SOCK_STREAM
@@ -148,7 +148,7 @@ class RuntimeInit:
         if "pod" in request:
             namespace = self._pods[request["pod"]].get("net")
             loopback = self._addresses[request["pod"]] if self._plain else loopback
-        if namespace is None and request.get("netfilter"):  # these would be rules for the machine
+        if namespace is None and request.get("netfilter"):  # they would be the machine's rules
             raise ContainerStartError("sandbox", "there is no network to make rules for")
         if namespace is None:
             sock = socket.socket(family, kind, protocol)
@@ -178,7 +178,7 @@ class RuntimeInit:
         return Reply()
 
     def _do_unplug(self, request: dict[str, Any]) -> Reply:
-        """Take a node off the network, and its pods, whose addresses begin with ``prefix``."""
+        """Disconnect a node and its pods, whose addresses begin with ``prefix``, from the network."""
         if self._plain:
             plain.unplug_node(request)
         else:
@@ -188,7 +188,7 @@ class RuntimeInit:
         return Reply()
 
     def _do_plug(self, request: dict[str, Any]) -> Reply:
-        """Bring a node back to the network."""
+        """Reconnect a node and its pods to the network."""
         self._unplugged.pop(request["address"], None)
         if self._unplugged.pop(request["prefix"], None):
             bridge = self._links.bridge(request["address"])
@@ -199,8 +199,8 @@ class RuntimeInit:
         """Shape the links between groups of nodes (``NodeLinks.replace``)."""
         if self._plain:
             raise ContainerStartError("sandbox", "in plain mode all pods share the network of this machine")
-        here = [*self._nodes, *self._addresses.values()]
-        connected = [address for address in here if not self._unplugged_bridge(address)]
+        addresses = [*self._nodes, *self._addresses.values()]
+        connected = [address for address in addresses if not self._unplugged_bridge(address)]
         self._links.replace(request["groups"], request["bridges"], connected)
         return Reply()
 
@@ -234,23 +234,23 @@ class RuntimeInit:
         if request["id"] in self._entries:
             return self._do_attach(request)
         if launch_before := self._launches.find(request["id"]):
-            launch_before.waiting.append(self._asker)
+            launch_before.waiting.append(self._requester)
             return None
         start, pod = StartRequest.from_dict(request), self._pods[request["pod"]]
         namespaces_of_pod = {name: descriptor for name, descriptor in pod.items() if name != "pause"}
         terminal = start.spec.process.terminal
         zygotes = [self._launcher]
         if start.fork_plan and self._forkserver.runs and not terminal:
-            zygotes.insert(0, self._forkserver)  # one that still imports torch takes it when it has: sooner
+            zygotes.insert(0, self._forkserver)  # even while it still imports torch: sooner than a cold start
         with (
             open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (ours, theirs),
             self._process_namespace(start.target) as shared,
         ):
-            launch = Launch(request["id"], "", [self._asker], ours)
+            launch = Launch(request["id"], "", [self._requester], ours)
             own_processes = not self._plain and has_own_processes(start.spec)
             fds = theirs | namespaces_of_pod | shared
-            taker = self._begin(launch, request, fds, zygotes, own_processes=own_processes)
-        forked = taker is self._forkserver
+            zygote = self._begin(launch, request, fds, zygotes, own_processes=own_processes)
+        forked = zygote is self._forkserver
         launch.started = lambda launch: self._container_started(launch, start, pod, forked=forked)
         return None
 
@@ -288,7 +288,7 @@ class RuntimeInit:
 
     @contextlib.contextmanager
     def _process_namespace(self, container: str) -> Iterator[dict[str, int]]:
-        """Open the process namespace of a running container, for another one that joins it."""
+        """Open the PID namespace of a running container, for another one that joins it."""
         if not container or self._plain:
             yield {}
             return
@@ -302,7 +302,7 @@ class RuntimeInit:
             os.close(descriptor)
 
     def _do_exec(self, request: dict[str, Any]) -> None:
-        """Start a command in a container that runs; its streams go to the client alone.
+        """Start a command in a running container; its streams go to the client alone.
 
         ``process`` is a ``ProcessSpec`` whose environment is added to the container's.
         """
@@ -316,7 +316,7 @@ class RuntimeInit:
             parent.spec,
             process=replace(parent.spec.process, args=process.args, terminal=process.terminal, env=env),
         )
-        order = {"spec": spec, "plain": parent.plain, "container": parent.pid}
+        launch_request = {"spec": spec, "plain": parent.plain, "container": parent.pid}
         with (
             open_streams(terminal=process.terminal, stdin=request["stdin"], null=self._null) as (
                 ours,
@@ -328,8 +328,8 @@ class RuntimeInit:
             if not parent.plain:
                 theirs["container"] = os.pidfd_open(parent.pid)
                 sent.callback(os.close, theirs["container"])
-            launch = Launch(request["id"], parent.identity, [self._asker], ours, self._command_started)
-            self._begin(launch, order, theirs, [self._launcher])
+            launch = Launch(request["id"], parent.identity, [self._requester], ours, self._command_started)
+            self._begin(launch, launch_request, theirs, [self._launcher])
 
     def _command_started(self, launch: Launch) -> Reply:
         streams = launch.streams if launch.terminal is None else {"tty": launch.terminal}
@@ -347,7 +347,7 @@ class RuntimeInit:
         return identity in self._entries and self._entries[identity].status is None
 
     def _launched(self, launch: Launch, problem: ContainerStartError | None) -> None:
-        """Answer those who wait for a start."""
+        """Answer the clients that wait for a start."""
         assert launch.started is not None
         reply = launch.started(launch) if problem is None else _refusal(problem)
         self._connections.answer(launch.waiting, reply)
@@ -358,8 +358,8 @@ class RuntimeInit:
             self._exited(entry)
 
     def _give_up(self, pod: str) -> None:
-        """End the starts in a pod that goes."""
-        for launch in self._launches.wanted(lambda launch: launch.identity.startswith(pod + ".")):
+        """Abort the starts in a pod that is being removed."""
+        for launch in self._launches.pending(lambda launch: launch.identity.startswith(pod + ".")):
             self._launches.give_up(launch, "the pod is being removed")
 
     def _started(
@@ -372,7 +372,7 @@ class RuntimeInit:
     # Processes that were started.
 
     def _do_attach(self, request: dict[str, Any]) -> Reply:
-        """Describe a process, and hand out our ends of its streams."""
+        """Describe a process, and send our ends of its streams."""
         entry = self._entries[request["id"]]
         return Reply(entry.describe(), list(entry.pipes.values()))
 
@@ -390,7 +390,7 @@ class RuntimeInit:
         return Reply({"running": True})
 
     def _do_close_stdin(self, request: dict[str, Any]) -> Reply:
-        """Close our end of a container's stdin: it reads the end once the kubelet has closed its own."""
+        """Close our end of a container's stdin: it reads EOF once the kubelet has closed its end, too."""
         entry = self._entries[request["id"]]
         if "stdin" in entry.pipes:
             os.close(entry.pipes.pop("stdin"))
@@ -401,12 +401,12 @@ class RuntimeInit:
         return Reply({"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready})
 
     def _do_delete(self, request: dict[str, Any]) -> Reply:
-        """Drop a process whose end was recorded elsewhere, or will not be requested."""
+        """Drop a process whose exit was recorded elsewhere, or will not be requested."""
         self._delete(request["id"])
         return Reply()
 
     def _do_delete_pod(self, request: dict[str, Any]) -> Reply:
-        """Drop all containers of a pod: it is gone."""
+        """Drop all containers of a pod that has been deleted."""
         self._give_up(request["pod"])
         for identity in [key for key in self._entries if key.startswith(request["pod"] + ".")]:
             self._delete(identity)
@@ -456,7 +456,7 @@ class RuntimeInit:
         if entry.forgotten:
             self._drop_entry(entry)
         if self._plain:
-            # The commands that run in it; a PID namespace ends them by itself.
+            # Kill the commands that run in it; with a PID namespace, the kernel does.
             for process in self._entries.values():
                 if process.container == entry.identity and process.status is None:
                     kill_session(process.pid)
@@ -476,7 +476,7 @@ def main() -> NoReturn:
         plain.enter(settings)
     else:
         namespaces.enter_namespaces(settings)
-    # What is here by now stays, and a collection in a fork would copy the pages that it shares.
+    # The objects created so far are permanent, and a collection in a fork would copy the pages it shares.
     gc.freeze()
     RuntimeInit(settings, listener).run()
 

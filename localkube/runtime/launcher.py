@@ -1,9 +1,9 @@
-"""The launcher: a small process that forks whoever enters a pod.
+"""The launcher: a small process that forks every process that enters a pod.
 
-The runtime's PID 1 holds what all pods were given: environments, journals, descriptors. A fork of it that
-joins a pod would carry them in there. The launcher was given nothing: it hands the socket of each request to
-a fork, and only the fork reads what is in it. It waits for nothing, so that no pod can hold up another's
-start. The runtime's side is ``launches.py``; the forkserver serves in the same way.
+The runtime's PID 1 holds the data of all pods: environments, journals, descriptors. A fork of it that joins a
+pod would carry them into that pod. The launcher holds none of them: it passes the socket of each request to a
+fork, and only the fork reads the request. It never blocks, so no pod can delay another's start. The runtime's
+side is ``launches.py``; the forkserver serves in the same way.
 
 A program of its own, run with ``python -S`` and the standard library alone.
 """
@@ -24,26 +24,26 @@ from localkube.runtime import container, messages, plain, syscalls
 from localkube.runtime.container import stage
 from localkube.runtime.container_spec import ContainerSpec, PlainPod
 
-# Carries out a request, with its descriptors by name; the last argument is where it reports.
+# Carries out a request, with its descriptors by name; the last argument is the descriptor for its reports.
 Helper = Callable[[dict[str, Any], dict[str, int], int], NoReturn]
 
 
 def serve(sock: socket.socket, helper: Helper, *, executes: bool = False) -> None:
     """Fork a helper for each request, until the runtime closes its end of ``sock``.
 
-    A request is a socket. The helper receives its content there, reports its own pid, that of the process
-    which it leaves behind, or a stage and a message; the socket ends when that process has executed its
-    program.
+    A request is a socket. The helper receives its content from it and reports its own pid, then that of the
+    process which it leaves behind, or a stage and a message; the socket is closed when that process has
+    executed its program.
 
     Args:
-        executes: Helpers execute a program. Then one that makes a process namespace is itself the first
-            process there, and the next such one is forked before it is needed.
+        executes: Helpers execute a program. A helper for a new PID namespace is then itself the first process
+            of it, and the next such helper is forked ahead.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     spare: tuple[int, socket.socket] | None = None
     while received := messages.receive(sock):
-        about, (request,) = received
-        first = executes and about["own_processes"]
+        header, (request,) = received
+        first = executes and header["own_processes"]
         if not first:
             _hand_over(_fork_helper(sock, helper), request)
             os.close(request)
@@ -59,7 +59,7 @@ def _fork_helper(sock: socket.socket, helper: Helper, *, first: bool = False) ->
     """Fork a helper that waits for its request; it ends without one when its socket is closed here.
 
     Args:
-        first: It is the first process of a namespace of its own.
+        first: It is the first process of a new PID namespace.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = syscalls.fork_first_process() if first else os.fork()
@@ -73,12 +73,12 @@ def _fork_helper(sock: socket.socket, helper: Helper, *, first: bool = False) ->
     theirs.close()
     if received is None:
         os._exit(0)
-    about, (request,) = received
-    return _help(request, helper, about["pid"])
+    header, (request,) = received
+    return _help(request, helper, header["pid"])
 
 
 def _hand_over(spare: tuple[int, socket.socket], request: int) -> bool:
-    """Give a helper its request, and its pid if it cannot know that; False if it has been killed."""
+    """Send a helper its request, and its pid if it cannot know that; False if it has been killed."""
     pid, helper = spare
     with helper:
         try:
@@ -89,7 +89,7 @@ def _hand_over(spare: tuple[int, socket.socket], request: int) -> bool:
 
 
 def _help(writer: int, helper: Helper, pid: int) -> NoReturn:
-    """Carry out one request and end; a container that the forkserver has loaded leaves by an exception."""
+    """Carry out one request and exit; a container that the forkserver has loaded leaves by an exception."""
     try:
         with stage(writer, "sandbox"):
             os.write(writer, b'{"helper": %d}\n' % (pid or os.getpid()))
@@ -112,7 +112,7 @@ def launch(
     Args:
         main: Called in place of the command, when the caller has already loaded it.
     """
-    os.umask(0o022)  # whichever process this was forked from: mount points are made on the way
+    os.umask(0o022)  # not the parent's: mount points are created with it
     with stage(writer, "sandbox"):
         spec = ContainerSpec.from_dict(request["spec"])
         pod = PlainPod(**request["plain"]) if request["plain"] else None
@@ -131,7 +131,7 @@ def main() -> None:
         return
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    # What is here by now stays. A collection would copy the pages that forks share, and none lives for long.
+    # The objects created so far are permanent; a collection would copy pages that short-lived forks share.
     gc.freeze()
     gc.disable()
     serve(sock, launch, executes=True)

@@ -1,7 +1,7 @@
-"""The starts that are under way: the runtime's side of the launcher and of the forkserver.
+"""Starts in progress: the runtime's side of the launcher and of the forkserver.
 
-A start never blocks: its reports arrive at a socket that PID 1 looks at with all others, and a start that
-takes too long is killed. Standard library only, for ``init.py``.
+A start never blocks: its reports arrive at a socket that PID 1 polls together with all others, and a start
+that takes too long is killed. Standard library only, for ``init.py``.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class ZygoteClient:
 
     @property
     def runs(self) -> bool:
-        """True from its start to its end: what is sent before it is ready waits for it."""
+        """True from its start to its exit: requests sent before it is ready are queued in its socket."""
         return self._socket is not None
 
     def connect(self) -> socket.socket:
@@ -51,10 +51,10 @@ class ZygoteClient:
         return theirs
 
     def send(self, request: socket.socket, about: dict[str, Any]) -> bool:
-        """Hand over a request's socket, and what the receiver may know.
+        """Send the socket of a request, with a header for the zygote itself.
 
         Returns:
-            False if the process has ended, or has not taken what it was sent before.
+            False if the process has ended, or the queue of its socket is full.
         """
         if self._socket is None:
             return False
@@ -100,14 +100,14 @@ class Launch:
 
     Attributes:
         identity: Of the process that is started.
-        container: That of the container in which it is started; empty for a container's own.
-        waiting: Those who asked for it: a connection and the number of the request.
+        container: The identity of the container in which it is started; empty for its first process.
+        waiting: The requesters: for each its connection and the number of the request.
         streams: Our ends of its standard streams.
-        started: Called with the pid and the terminal, if there is one, once the program is executed.
+        started: Called with the launch once the program is executed; returns the reply.
         pid: Of the process, as soon as it is known.
         exit: Its status and time, if it has ended already.
-        problem: Why it is not started.
-        answered: Its client has gone: what is left of it is being killed.
+        problem: Why it has not started.
+        answered: The requesters have their answer; after a failure, remaining processes are being killed.
     """
 
     identity: str
@@ -127,7 +127,7 @@ class Launch:
     received: int = field(default=0)
 
     def read(self) -> None:
-        """Take the reports that have arrived."""
+        """Read the reports that have arrived."""
         assert self.reports is not None
         while not self.has_ended:
             try:
@@ -162,7 +162,7 @@ class Launch:
 
     def _take(self, report: dict[str, Any]) -> None:
         if "helper" in report and self.helper is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended: what it left is known
+            with contextlib.suppress(ProcessLookupError):  # it has ended, after its other reports
                 self.helper = os.pidfd_open(report["helper"])
         elif "pid" in report and self.pid is None:
             self.pid = int(report["pid"])
@@ -170,7 +170,7 @@ class Launch:
             self.problem = ContainerStartError(report["stage"], report["message"])
 
     def kill(self) -> None:
-        """Kill the helper, and what it has left so far."""
+        """Kill the helper, and the process that it has reported so far."""
         if self.helper is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.helper, signal.SIGKILL)
@@ -179,7 +179,7 @@ class Launch:
                 os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close everything of a start that failed."""
+        """Close the descriptors of a failed start."""
         close_all(self.streams.values())
         self.streams.clear()
         if self.terminal is not None:
@@ -188,7 +188,7 @@ class Launch:
 
 
 class Launches:
-    """All starts that are under way.
+    """All starts in progress.
 
     Args:
         answer: Called once for each start with its problem, if there is one.
@@ -207,7 +207,7 @@ class Launches:
         self._selector, self._answer, self._end_strays = selector, answer, end_strays
         self._seconds = seconds
         self._all: list[Launch] = []
-        # Wakes no task for a report, only for the end of the reports.
+        # Wakes up for the end of the reports, not for each report.
         self._ends = select.epoll()
         selector.register(self._ends, selectors.EVENT_READ, self._read_ended)
 
@@ -220,25 +220,25 @@ class Launches:
         zygotes: list[ZygoteClient],
         own_processes: bool,
     ) -> ZygoteClient:
-        """Send a request to the first of these processes that lives, and return that.
+        """Send a request to the first zygote that accepts it, and return that zygote.
 
         Args:
-            own_processes: What is started gets a process namespace of its own.
+            own_processes: The new process gets a PID namespace of its own.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.ExitStack() as unless_sent, theirs:
             unless_sent.callback(ours.close)
             messages.send(ours, request | {"fds": list(fds)}, list(fds.values()))
             about = {"own_processes": own_processes}
-            taker = next((zygote for zygote in zygotes if zygote.send(theirs, about)), None)
-            if taker is None:
-                raise ContainerStartError("sandbox", "the launcher takes nothing, or has ended")
+            acceptor = next((zygote for zygote in zygotes if zygote.send(theirs, about)), None)
+            if acceptor is None:
+                raise ContainerStartError("sandbox", "the launcher accepts no requests, or has ended")
             unless_sent.pop_all()
         ours.setblocking(False)
         launch.reports, launch.deadline = ours, time.monotonic() + self._seconds
         self._ends.register(ours, 0)
         self._all.append(launch)
-        return taker
+        return acceptor
 
     def _read_ended(self) -> None:
         ended = {descriptor for descriptor, _ in self._ends.poll(0)}
@@ -251,17 +251,17 @@ class Launches:
             (launch for launch in self._all if launch.identity == identity and not launch.answered), None
         )
 
-    def wanted(self, choose: Callable[[Launch], bool]) -> list[Launch]:
+    def pending(self, choose: Callable[[Launch], bool]) -> list[Launch]:
         return [launch for launch in self._all if not launch.answered and choose(launch)]
 
     def pids(self) -> set[int]:
-        """The processes of all starts so far: a helper reports its child before that becomes ours."""
+        """The processes of all starts so far: a helper reports its child before PID 1 adopts it."""
         for launch in self._all:
             launch.read()
         return {launch.pid for launch in self._all if launch.pid is not None}
 
     def child_exited(self, pid: int, status: int) -> None:
-        """Take the end of a child that is in no table yet."""
+        """Record the exit of a child that is not in the table yet."""
         self.pids()
         for launch in self._all:
             if launch.pid == pid and launch.exit is None:
@@ -269,12 +269,12 @@ class Launches:
 
     @property
     def next_deadline(self) -> float | None:
-        """Seconds until the next start is to be given up; None if there is nothing to wait for."""
+        """Seconds until the next start times out; None if no start is pending."""
         until = [launch.deadline for launch in self._all if not launch.answered]
         return max(0.0, min(until) - time.monotonic()) if until else None
 
     def settle(self) -> None:
-        """Answer the starts that are done, and give up those that are late."""
+        """Answer the starts that are done, and abort those past their deadline."""
         now = time.monotonic()
         for launch in list(self._all):
             if launch.has_ended:
@@ -296,13 +296,13 @@ class Launches:
             launch.close()
 
     def give_up(self, launch: Launch, reason: str) -> None:
-        """Answer that a start has failed, and kill what there is of it."""
+        """Answer that a start has failed, and kill its processes."""
         launch.read()
         launch.answered = True
         self._answer(launch, ContainerStartError("sandbox", reason))
         launch.kill()
         if launch.helper is None:
-            # It has not been forked, and ends when its reports cannot be delivered.
+            # Its helper has not been forked yet, and will exit when it cannot report.
             self._forget(launch)
             launch.close()
         else:

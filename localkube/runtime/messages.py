@@ -1,4 +1,4 @@
-"""One message on a Unix SEQPACKET socket: a JSON object, and file descriptors beside it.
+"""One message on a Unix SEQPACKET socket: a JSON object and file descriptors.
 
 Standard library only. An object that is too large for a packet (a ConfigMap in the environment may have a
 megabyte) travels as a memory file, whose descriptor comes first.
@@ -39,8 +39,8 @@ def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Receive one message; None when the peer has closed. Its descriptors are closed on exec."""
-    room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-    packet, ancillary, _, _ = sock.recvmsg(PACKET + 1024, room, socket.MSG_CMSG_CLOEXEC)
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+    packet, ancillary, _, _ = sock.recvmsg(PACKET + 1024, space, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for _, _, data in ancillary:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

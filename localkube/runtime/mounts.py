@@ -1,7 +1,7 @@
-"""Mounts on descriptors: sources are cloned from one, and attached to one, with their flags set before.
+"""Mounts by descriptor: a source is cloned from one and attached to another, with its flags already set.
 
-A name could lead elsewhere by the time that it is mounted on; a descriptor cannot. Missing mount points of a
-container are made here as well. What is mounted is decided in ``rootfs.py``. Standard library only.
+A path could point elsewhere by the time it is mounted on; a descriptor cannot. Missing mount points of a
+container are created here as well. ``rootfs.py`` decides what is mounted. Standard library only.
 
 Source: https://man7.org/linux/man-pages/man2/open_tree.2.html
 """
@@ -30,23 +30,23 @@ from localkube.runtime.syscalls import (
 
 SAFE = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
 READ_ONLY = SAFE | MOUNT_ATTR_RDONLY
-# Of what is refused where the kernel or the file system cannot map ids: before Linux 5.12, most network file
-# systems, a mount that is mapped already.
+# The errors where the kernel or the file system cannot map ids: before Linux 5.12, on most network file
+# systems, and for a mount that is mapped already.
 UNMAPPABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
 class ContainerRoot:
-    """A container's root file system in the making.
+    """A container's root file system under construction.
 
     Attributes:
         directory: Its root, open.
         owner: The id of the container's root, as the runtime sees it.
         user_namespace: The pod's.
         hidden: Directories that are covered also in mounts with the option ``masked``: their paths on the
-            machine, and what they are.
-        volumes: The places of bind mounts.
-        covers: Mounts of new file systems, each open, and whether it is read-only in the end.
+            machine, and their inodes.
+        volumes: The mount points of bind mounts.
+        covers: Descriptors of new file systems' mounts, and whether each becomes read-only at the end.
     """
 
     directory: int
@@ -57,12 +57,12 @@ class ContainerRoot:
     covers: list[tuple[int, bool]] = field(default_factory=list)
 
     def tmpfs(self, attributes: int, *options: str) -> int:
-        """Make a tmpfs that belongs to the container's root; returns it, open."""
+        """Create a tmpfs owned by the container's root; returns its descriptor."""
         owned = (*options, f"uid={self.owner}", f"gid={self.owner}")
         return new_mount("tmpfs", owned, MOUNT_ATTR_NOSUID | attributes)
 
     def mount_point(self, path: str, *, is_file: bool) -> "closing":
-        """Open the path to mount on, made if it is missing; links, and ``..``, stay inside the root."""
+        """Open the path to mount on, created if it is missing; symlinks and ``..`` stay inside the root."""
 
         def make(directory: int, name: str, last: bool) -> int:
             return self._make(directory, name, is_file=is_file and last)
@@ -83,10 +83,10 @@ class ContainerRoot:
         return directory
 
     def _shadow(self, original: int) -> int:
-        """Cover a directory by a writable one with the same entries; returns that.
+        """Cover a directory by a writable one with the same entries; returns the descriptor of that.
 
-        Another container may exchange an entry meanwhile: what was opened is what is shown, and it keeps the
-        flags of the mount that it is in.
+        Another container may replace an entry meanwhile: the opened one is bound, with the flags of the mount
+        that it is in.
         """
         place = location(original)
         cover = self.tmpfs(MOUNT_ATTR_NODEV, "mode=755", "size=64m")
@@ -111,7 +111,7 @@ class ContainerRoot:
                 attach(clone_tree(entry), place)
 
     def create(self, name: str, *, inside: int, is_file: bool) -> None:
-        """Create a file or directory as the container's root would: its volumes know no other id."""
+        """Create a file or directory as the container's root: its volumes may map no other id."""
         set_file_ids(self.owner)
         try:
             if is_file:
@@ -123,9 +123,9 @@ class ContainerRoot:
             set_file_ids(0)
 
     def close(self, *, readonly: bool) -> None:
-        """Make read-only what has to be, and close the descriptors."""
-        for descriptor, ends_read_only in self.covers:
-            if ends_read_only:
+        """Make the mounts that have to be read-only so, and close the descriptors."""
+        for descriptor, is_read_only in self.covers:
+            if is_read_only:
                 restrict(descriptor, READ_ONLY, recursive=False)
             os.close(descriptor)
         if readonly:
@@ -137,7 +137,7 @@ def clone(source: int | str, user_namespace: int | None = None) -> int:
     """Clone the mounts at a descriptor, with ids shifted into the user namespace where that can be done.
 
     Args:
-        source: Or a path that no pod can influence.
+        source: A descriptor, or a path that no pod can influence.
     """
     tree = clone_tree(source)
     if user_namespace is not None:
@@ -154,38 +154,38 @@ def attach(tree: int, target: int, *settings: tuple[int, bool], name: str = "") 
     """Attach a tree of mounts to a descriptor, and close the tree.
 
     Args:
-        name: Of the entry in place of the target itself, which is not visible to others yet.
-        settings: Attributes, and whether those below it get them too; they are set before anybody sees it.
+        name: An entry of the target to attach to, in a directory that is not visible to others yet.
+        settings: Attributes, and whether they are recursive; set before the mount becomes visible.
     """
     try:
-        late = []
+        deferred = []
         for attributes, recursive in settings:
             try:
                 restrict_mount(tree, attributes, recursive=recursive)
             except OSError as error:
                 if error.errno != errno.ENOSYS:
                     raise
-                late.append(attributes)
+                deferred.append(attributes)
         move_mount(tree, target, name)
-        for attributes in late:
+        for attributes in deferred:
             restrict(tree, attributes, recursive=False)
     finally:
         os.close(tree)
 
 
-def restrict(made: int, attributes: int, *, recursive: bool) -> None:
+def restrict(descriptor: int, attributes: int, *, recursive: bool) -> None:
     """Set attributes of a mount that is attached; before Linux 5.12 of the mount itself alone."""
     try:
-        restrict_mount(made, attributes, recursive=recursive)
+        restrict_mount(descriptor, attributes, recursive=recursive)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
-        # The attributes of mount_setattr have the numbers of mount's flags.
-        mount(None, f"/proc/self/fd/{made}", None, MS_REMOUNT | MS_BIND | attributes)
+        # The attributes of mount_setattr have the same numbers as mount's flags.
+        mount(None, f"/proc/self/fd/{descriptor}", None, MS_REMOUNT | MS_BIND | attributes)
 
 
 def cover(root: int, path: str) -> None:
-    """Cover a directory or file with an empty one, if it is there."""
+    """Cover a directory or file with an empty one, if it exists."""
     try:
         place = EXACT.open(root, path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The runtime's namespaces, and the process namespace that a pod's containers may share.
+"""The runtime's namespaces, and the PID namespace that a pod's containers may share.
 
 Standard library only, for ``init.py``. A pod's network, UTS and IPC namespaces are in ``pod_network.py``, its
 user namespace in ``user_namespace.py``, a container's own in ``container.py``.
@@ -24,7 +24,7 @@ def enter_namespaces(settings: dict[str, Any]) -> None:
     if settings["user_namespace"]:
         subordinate = settings.get("subordinate_ids", ())
         enter_user_namespace(subordinate)
-        if subordinate:  # of which each pod has one that owns its user namespace
+        if subordinate:  # one of them owns each pod's user namespace
             limit_users()
     spaces = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
     syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
@@ -40,7 +40,7 @@ def enter_namespaces(settings: dict[str, Any]) -> None:
 
 
 def _wait_for(child: int) -> NoReturn:
-    """Exit with the runtime, and kill it on SIGTERM: its end is that of every process in its namespaces."""
+    """Exit with the runtime, and kill it on SIGTERM: every process in its namespaces ends with it."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     _, status = os.waitpid(child, 0)
@@ -48,10 +48,10 @@ def _wait_for(child: int) -> NoReturn:
 
 
 def share_processes() -> dict[str, int]:
-    """Create a process namespace for ``shareProcessNamespace``: descriptors of it and of its first process.
+    """Create a PID namespace for ``shareProcessNamespace``: descriptors of it and of its first process.
 
-    The first process only sleeps: orphans fall to it, and the kernel ends all others with it. It is created
-    in a fork, because a process cannot leave a process namespace.
+    The first process only sleeps: it adopts orphans, and the kernel ends all others with it. It is created
+    in a fork, because a process cannot leave a PID namespace.
 
     Returns:
         ``pid``, the namespace, and ``pause``, a pidfd.
@@ -67,12 +67,12 @@ def share_processes() -> dict[str, int]:
             os._exit(0)
     theirs.close()
     message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
-    # Until it sleeps, it has this process's memory, which must not be shared.
+    # Until it executes sleep, it has a copy of this process's memory, which no pod may see.
     ours.recv(1)
     ours.close()
     os.waitpid(child, 0)
     if message != b"ok":
-        message = message or b"the pod's process namespace could not be made"
+        message = message or b"the pod's PID namespace could not be created"
         raise ContainerStartError("sandbox", message.decode())
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
@@ -84,7 +84,7 @@ def _start_pause() -> list[int]:
     pid = os.fork()
     if pid == 0:
         try:
-            # Ignored beyond the exec: the kernel then reaps for it.
+            # Still ignored after the exec, so that the kernel reaps its children.
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             # It keeps its privileges, so that no container, which has fewer, reaches the runtime through it.
             os.execve(find_program("sleep", {}, "/"), ["sleep", "infinity"], {})
@@ -94,14 +94,14 @@ def _start_pause() -> list[int]:
 
 
 def end_shared_processes(pod: dict[str, int]) -> None:
-    """End every process of a pod that shares a process namespace."""
+    """Kill every process of a pod that shares a PID namespace."""
     if "pause" in pod:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pod["pause"], signal.SIGKILL)
 
 
 def mount_namespace(pid: int) -> int | None:
-    """The number of a process's mount namespace, which its container has for itself."""
+    """The inode number of a process's mount namespace, which its container does not share."""
     try:
         return os.stat(f"/proc/{pid}/ns/mnt").st_ino
     except OSError:
@@ -109,12 +109,12 @@ def mount_namespace(pid: int) -> int | None:
 
 
 def kill_in_mount_namespace(number: int) -> None:
-    """Kill what a container has left behind in a process namespace that it shares."""
+    """Kill the processes that a container has left behind in a shared PID namespace."""
     for _ in range(KILL_PASSES):
         names = [name for name in os.listdir("/proc") if name.isdigit()]
-        rest = [int(name) for name in names if mount_namespace(int(name)) == number]
-        if not rest:
+        pids = [int(name) for name in names if mount_namespace(int(name)) == number]
+        if not pids:
             return
-        for pid in rest:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Whether this machine can mount an image's layers as pods need them: tried, in a child process.
+"""Check in a child process whether this machine can mount an image's layers as pods need them.
 
 A user namespace may mount overlayfs since Linux 5.11, and layers may be shifted into a pod's ids since 5.19;
 some file systems take no layers at all. Standard library only.
@@ -18,8 +18,8 @@ def can_mount_layers(directory: Path, *, user_namespace: bool, shifted: LinuxIdM
     """Mount a layer below a writable one, and write.
 
     Args:
-        directory: On the file system that will have them.
-        user_namespace: As the root of a user namespace.
+        directory: A directory on the file system of the layers.
+        user_namespace: Mount as the root of a user namespace.
         shifted: The ids into which the layer is shifted.
     """
     with tempfile.TemporaryDirectory(prefix=".layers-", dir=directory) as place:

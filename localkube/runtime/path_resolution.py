@@ -1,12 +1,11 @@
 """Path resolution: turn a path that a pod can influence into an open descriptor, once.
 
-A container can exchange a directory of its volume for a symlink between any two system calls. So nothing
-that a pod has written in its specification, and nothing below a directory that it may write to, is opened,
-created or mounted by its name elsewhere: it is resolved here from an open directory, and from then on it is
-the descriptor. The kernel does it by openat2; what has to be made, and kernels without openat2 (before Linux
-5.6), are walked one name at a time, without following a link. Magic links, as in /proc/self/fd, are never
-followed. ``tests/localkube/test_paths_of_pods.py`` finds who opens by a path instead. Standard library
-only.
+A container can replace a directory of its volume by a symlink between any two system calls. So no path from
+a pod's specification, and no path below a directory that a pod may write to, is opened, created or mounted by
+name elsewhere: it is resolved here from an open directory, and from then on represented by the descriptor.
+The kernel resolves it by openat2; where directories have to be created, and before Linux 5.6, the path is
+walked one name at a time, without following a symlink. Magic links, as in /proc/self/fd, are never followed.
+``tests/localkube/test_paths_of_pods.py`` finds code that opens by path instead. Standard library only.
 
 Source: https://man7.org/linux/man-pages/man2/openat2.2.html
 """
@@ -24,12 +23,12 @@ from localkube.runtime import syscalls
 O_PATH = getattr(os, "O_PATH", 0)
 HANDLE = O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST_LINKS = 40
-# Refused by a kernel or a filter that does not know the call; a rename somewhere has disturbed the kernel.
+# The kernel or a seccomp filter does not support the call; or a concurrent rename interrupted the resolution.
 UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EAGAIN)
 # A device and an inode.
 Identity = tuple[int, int]
-# Makes a name in an open directory, a directory unless it is the last of its path and has to be a file.
-# Returns the directory where it is now, another one if that had to be covered.
+# Creates an entry in an open directory: a directory, unless it is the last of its path and has to be a file.
+# Returns the directory that contains it now: another one if the directory had to be covered.
 Maker = Callable[[int, str, bool], int]
 
 
@@ -38,12 +37,12 @@ class Resolution:
     """The rules for one path.
 
     Attributes:
-        in_root: Links, and ``..``, stay in the root as after a chroot; otherwise one that leads out of it
-            is refused.
-        links: Follow links at all.
-        mounts: Pass into other mounts.
+        in_root: Symlinks and ``..`` stay in the root as after a chroot; by default, a path that leads out of
+            the root is refused.
+        links: Follow symlinks.
+        mounts: Cross into other mounts.
         hidden: Directories that are not entered.
-        make: Makes what is missing.
+        make: Creates missing entries.
     """
 
     in_root: bool = False
@@ -56,8 +55,8 @@ class Resolution:
         """Open a path from an open directory, as a handle (O_PATH).
 
         Raises:
-            OSError: EXDEV, it leads out; ELOOP, a link where none may be; EACCES, it is hidden; EINVAL, it
-                has a NUL.
+            OSError: EXDEV, it leads out of the root; ELOOP, a symlink that may not be followed; EACCES, it is
+                hidden; EINVAL, it contains a NUL.
         """
         if "\0" in path:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
@@ -84,10 +83,10 @@ BENEATH, EXACT, IN_ROOT = Resolution(), Resolution(links=False), Resolution(in_r
 def opened(
     path: str | os.PathLike[str], *subpaths: str, hidden: Set[Identity] = frozenset()
 ) -> Iterator[int]:
-    """Open a directory or file of the machine, or what is at paths that are each beneath the one before.
+    """Open a directory or file of the machine, or one at subpaths of it, each beneath the one before.
 
     Args:
-        path: Its links are the machine's, and are followed.
+        path: A path whose symlinks are the machine's own, and are followed.
         hidden: Directories in which nothing is opened.
     """
     place = _machines(os.fspath(path), hidden)
@@ -102,7 +101,7 @@ def opened(
 
 def _machines(path: str, hidden: Set[Identity]) -> int:
     if not hidden:
-        with contextlib.suppress(OSError):  # below it is tried again, or explained
+        with contextlib.suppress(OSError):  # the walk below tries it again, or explains the error
             flags = syscalls.RESOLVE_NO_MAGICLINKS
             return syscalls.openat2(syscalls.AT_FDCWD, f"/{path}", O_PATH | os.O_CLOEXEC, flags)
     top = os.open("/", HANDLE)
@@ -113,7 +112,7 @@ def _machines(path: str, hidden: Set[Identity]) -> int:
 
 
 def location(descriptor: int) -> str:
-    """Read the path of an open directory or file as it is now: to be shown, or compared."""
+    """Read the current path of an open directory or file, to be shown or compared."""
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
@@ -123,7 +122,7 @@ def identity(descriptor: int) -> Identity:
 
 
 class _Walk:
-    """The directories from a root to a place below it, open."""
+    """The open directories from a root down to the current one."""
 
     def __init__(self, root: int, path: str, rules: Resolution) -> None:
         self._path, self._rules, self._links = path, rules, 0
@@ -131,19 +130,19 @@ class _Walk:
         self._open = [os.dup(root)]
 
     def end(self) -> int:
-        """Go to the end of the path, and return a descriptor of it."""
-        rest = _reversed(self._path)
-        while rest:
-            name = rest.pop()
+        """Walk to the end of the path, and return a descriptor of it."""
+        names = _reversed(self._path)
+        while names:
+            name = names.pop()
             if name == "..":
                 self._back()
-            elif (link := self._step(name, last=not rest)) is not None:
+            elif (link := self._step(name, last=not names)) is not None:
                 self._links += 1
                 if self._links > MOST_LINKS or not self._rules.links:
                     raise _failed(errno.ELOOP, self._path)
                 if link.startswith("/"):
                     self._restart()
-                rest += _reversed(link)
+                names += _reversed(link)
         return self._open.pop()
 
     def close(self) -> None:
@@ -163,7 +162,7 @@ class _Walk:
             os.close(self._open.pop())
 
     def _step(self, name: str, *, last: bool) -> str | None:
-        """Enter ``name``, made where it is missing; return where it leads if it is a link."""
+        """Enter ``name``, created if it is missing; return its target if it is a symlink."""
         try:
             place = os.open(name, HANDLE, dir_fd=self._open[-1])
         except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Plain mode: containers without namespaces, as processes of the machine.
 
-The kernel's subreapers replace PID namespaces: a container's first process adopts the orphans among its
-descendants, and when it ends they all fall to the runtime, which ends them. The preload library
-(``preload/``) replaces the other namespaces and the mounts, inside the container's programs.
+Subreapers replace PID namespaces: a container's first process adopts the orphans among its descendants, and
+when it ends the runtime adopts them all, and kills them. The preload library (``preload/``) replaces the
+other namespaces and the mounts, inside the container's programs.
 
 Standard library only: ``init.py`` runs it with ``python -S``, and the forkserver imports it too.
 """
@@ -31,7 +31,7 @@ ADOPTED_SECONDS = 5.0
 
 
 def enter(settings: dict[str, Any]) -> None:
-    """Adopt every orphan below this process, and end with the parent."""
+    """Adopt every orphan below this process, and exit with the parent."""
     parent = os.getppid()
     syscalls.adopt_orphans()
     signal.signal(signal.SIGTERM, _end)
@@ -41,14 +41,14 @@ def enter(settings: dict[str, Any]) -> None:
 
 
 def _end(*_: object) -> NoReturn:
-    """End every process below this one, and this one."""
+    """Kill every process below this one, and exit."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_children()
     os._exit(0)
 
 
 def end_children(besides: Iterable[int] = ()) -> None:
-    """End every process below this one, and the orphans that each leaves to it."""
+    """Kill every process below this one, and the orphans that it adopts from each."""
     while pids := set(children()) - set(besides):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -76,10 +76,10 @@ def _parent(pid: int) -> int | None:
 
 
 def end_strays(known: Callable[[], set[int]]) -> None:
-    """End what containers that have ended left behind: children that were not started here.
+    """Kill the processes that ended containers left behind: children that the runtime did not start.
 
     Args:
-        known: Lists the others; called when the children are listed, so that none is missing there.
+        known: Lists the children that it did start; called after the children are listed, so none is missing.
     """
     pids = set(children())
     for pid in pids - known():
@@ -87,7 +87,7 @@ def end_strays(known: Callable[[], set[int]]) -> None:
 
 
 def unplug_node(request: dict[str, Any]) -> None:
-    """Do nothing for a node that is switched off, whose processes end; refuse to isolate one whose run on."""
+    """Refuse to isolate a node; one that is powered off needs no disconnecting, as its processes end."""
     if request.get("isolate"):
         message = "a node cannot be isolated in plain mode: its pods are on this machine's own network"
         raise ContainerStartError("sandbox", message)
@@ -107,7 +107,7 @@ def create(
 
     Args:
         fds: ``stdin``, ``stdout``, ``stderr``; not used with a terminal.
-        writer: Where its pid is reported, or a stage that failed and a sentence (``launcher.py``).
+        writer: The socket on which its pid is reported, or the failed stage and a message (``launcher.py``).
         pod: The real paths of its pod.
         init: The runtime's pid.
         main: Called in place of the command, when the caller has already loaded it.
@@ -128,7 +128,7 @@ def create(
 
 def _settle(init: int, *, new_session: bool, first: bool) -> None:
     """Become a child of the runtime that ends with it."""
-    if new_session:  # a terminal makes its own
+    if new_session:  # take_terminal starts the session
         os.setsid()
     _await_adoption(init)
     syscalls.die_with_parent()
@@ -145,14 +145,14 @@ def _become(
             program = _program(process, pod)
             process = replace(process, cwd=pod.cwd)
         else:
-            os.chdir(pod.cwd)  # a real path, which may lie where the pod sees a directory of its own
+            os.chdir(pod.cwd)  # a real path, before the pod's own paths may hide it
             _enter_pod(pod.description)
             process = replace(process, cwd=".")
     become(process, fds, writer, main, program)
 
 
 def _program(process: ProcessSpec, pod: PlainPod) -> str:
-    """Find the file to execute; errors name it as the pod does."""
+    """Find the file to execute; errors name its path in the pod."""
     name = process.args[0]
     real = real_path(name, pod.paths)
     try:
@@ -162,7 +162,7 @@ def _program(process: ProcessSpec, pod: PlainPod) -> str:
 
 
 def _await_adoption(init: int) -> None:
-    """Wait the microseconds until the helper has ended and the runtime is the parent."""
+    """Wait until the helper has ended and the runtime is the parent, a matter of microseconds."""
     deadline = time.monotonic() + ADOPTED_SECONDS
     while os.getppid() != init:
         if time.monotonic() > deadline:
@@ -171,7 +171,7 @@ def _await_adoption(init: int) -> None:
 
 
 def _enter_pod(description: str) -> None:
-    """Move this process into a pod: its preload library was loaded outside of one."""
+    """Move this process into a pod: its preload library was loaded outside of any pod."""
     if ctypes.CDLL(None).trainyard_enter(os.fsencode(description)):
         raise OSError(f"the pod's description cannot be read: {description}")
 

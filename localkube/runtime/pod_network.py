@@ -1,6 +1,6 @@
-"""The network of a cluster and of its pods: a bridge, a pair of interfaces for each pod, and one way out.
+"""The network of a cluster and of its pods: a bridge, a veth pair for each pod, and one for egress traffic.
 
-Standard library only, for ``init.py``. The gateway behind the way out is a process outside of the namespaces.
+Standard library only, for ``init.py``. The egress gateway is a process outside of the namespaces.
 """
 
 import array
@@ -29,9 +29,9 @@ BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 
 
 def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
-    """Set up the bridge, its addresses and the way out, a pair of interfaces whose end ``open_gate`` opens.
+    """Set up the bridge, its addresses and the egress link, a veth pair whose far end ``open_gate`` opens.
 
-    Checksums are computed in software on the way: nothing behind the packet socket would fill them in.
+    The egress link has no checksum offload: nothing behind the packet socket would compute them.
     """
     netlink.set_up("lo")
     netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))
@@ -46,30 +46,30 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
 
 
 def make_node(netlink: Netlink, settings: dict[str, Any], address: str) -> int:
-    """Create the network namespace of a node, with its address, and open it: that of its kubelet's servers.
+    """Create the network namespace of a node, with its address, and open it.
 
-    Pods with ``hostNetwork`` are in it, so two nodes' pods can listen on the same port.
+    Its kubelet's servers and pods with ``hostNetwork`` are in it: two nodes can use the same port.
     """
-    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    original = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     bridge = socket.if_nametoindex(BRIDGE)
     try:
         unshare(CLONE_NEWNET)
         _connect(netlink, settings | {"router": settings["address"], "address": address}, bridge)
-        # For pods in it, whose root has no privileges over it.
+        # For hostNetwork pods, whose root has no privileges in this namespace.
         write_sysctl("net.ipv4.ip_unprivileged_port_start", "0")
-        with contextlib.suppress(OSError):  # an unprivileged user's namespace has one group
+        with contextlib.suppress(OSError):  # an unprivileged user's namespace maps a single group
             write_sysctl("net.ipv4.ping_group_range", "0 2147483647")
         return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        setns(home)
-        os.close(home)
+        setns(original)
+        os.close(original)
 
 
 def open_gate() -> int:
-    """Open a packet socket that receives what the bridge sends out, for one gateway.
+    """Open a packet socket that receives the bridge's egress traffic, for one gateway.
 
-    Not a tap, because /dev/net/tun is often closed to users. Each gateway sets its socket up anew, which the
-    kernel allows once.
+    Not a tap device, because users often may not open /dev/net/tun. Each gateway needs a new socket, as the
+    kernel allows the set-up once.
     """
     gate = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
     gate.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
@@ -78,7 +78,7 @@ def open_gate() -> int:
 
 
 def without_offload(name: str) -> None:
-    """Switch off checksum and segmentation offload for what leaves by an interface (ethtool's ioctl)."""
+    """Switch off an interface's checksum and segmentation offload for sending (ethtool's ioctl)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO):
             value = array.array("I", [command, 0])
@@ -87,12 +87,12 @@ def without_offload(name: str) -> None:
 
 
 def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> None:
-    """Take a node off the network: it and its pods hear each other alone, on a bridge of theirs.
+    """Disconnect a node from the network: it and its pods reach only each other, on a bridge of their own.
 
-    Nothing happens when it is off already.
+    Idempotent.
 
     Args:
-        request: ``address`` of the node, and ``bridge``, the name of the one that it and its pods get.
+        request: ``address`` of the node, and ``bridge``, the name of that bridge.
     """
     with _unless(errno.EEXIST):
         netlink.add_bridge(request["bridge"])
@@ -102,7 +102,7 @@ def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> N
 
 
 def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str], bridge: str) -> None:
-    """Undo ``unplug_node``; nothing happens when the node is on the network."""
+    """Undo ``unplug_node``; idempotent."""
     for address in (request["address"], *pods):
         move_pod(netlink, address, bridge)
     with _unless(errno.ENODEV):
@@ -111,7 +111,7 @@ def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str], bridge
 
 def move_pod(netlink: Netlink, address: str, bridge: str) -> None:
     """Make a pod's or a node's interface a port of another bridge."""
-    with _unless(errno.ENODEV):  # its namespace may be gone, and its descriptor not yet closed
+    with _unless(errno.ENODEV):  # the kernel may have freed its namespace already
         netlink.set_up(_interface(address), master=socket.if_nametoindex(bridge))
 
 
@@ -136,42 +136,42 @@ def make_pod(netlink: Netlink, request: dict[str, Any], *, node: int) -> dict[st
 
     Args:
         request: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out), and
-            ``ids``, a ``LinuxIdMapping``; with ``share_processes`` its containers share a process namespace
+            ``ids``, a ``LinuxIdMapping``; with ``share_processes`` its containers share a PID namespace
             as well. ``sysctls`` are parameters of these namespaces, by name. ``host`` names the namespaces
-            that it shares with its node: ``net``, ``ipc``, ``pid``; the last two are all nodes'.
+            that it shares with its node: ``net``, ``ipc``, ``pid``; all nodes share the last two.
         node: The network namespace of its node.
 
     Returns:
         Descriptors: ``user``, ``net``, ``uts``, ``ipc``, and those of ``share_processes``.
     """
     bridge, ids = socket.if_nametoindex(BRIDGE), LinuxIdMapping(**request["ids"])
-    home, made = _namespaces(), {}
+    original, created = _namespaces(), {}
     try:
-        # Entered by this process itself, and left again: a fork would take longer than all the rest.
+        # This process itself enters and leaves them: a fork would take longer than all other steps together.
         shared = request.get("host", ())
         unshare(CLONE_NEWUTS | sum(flag for name, flag in SHAREABLE.items() if name not in shared))
         if "net" in shared:
             setns(node)
-        made = _namespaces()
+        created = _namespaces()
         socket.sethostname(request["hostname"])
         if "net" not in shared:
             _connect(netlink, request, bridge)
             _allow_without_privileges(ids)
         if "pid" in shared:
-            made["pid"] = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            created["pid"] = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         for name, value in request.get("sysctls", {}).items():
             write_sysctl(name, value)
-        made["user"] = new_user_namespace(ids, of_pod=True)
+        created["user"] = new_user_namespace(ids, of_pod=True)
         if request.get("share_processes"):
-            made |= share_processes()
-        return made
+            created |= share_processes()
+        return created
     except (OSError, ContainerStartError) as error:
-        close_all(made.values())
+        close_all(created.values())
         raise ContainerStartError("sandbox", str(error)) from error
     finally:
-        for descriptor in home.values():
+        for descriptor in original.values():
             setns(descriptor)
-        close_all(home.values())
+        close_all(original.values())
 
 
 def _allow_without_privileges(ids: LinuxIdMapping) -> None:
@@ -187,21 +187,21 @@ def write_sysctl(name: str, value: str) -> None:
 
 
 def _namespaces() -> dict[str, int]:
-    """Open the namespaces of this process that a pod has for itself."""
+    """Open those namespaces of this process that each pod has of its own."""
     return {
         name: os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("net", "uts", "ipc")
     }
 
 
 def socket_in(namespace: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
-    """Make a socket of a pod's or a node's network, whose loopback is the pod's; any process may use it."""
-    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    """Create a socket in a pod's or a node's network namespace; any process may use it."""
+    original = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     setns(namespace)
     try:
         return socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
     finally:
-        setns(home)
-        os.close(home)
+        setns(original)
+        os.close(original)
 
 
 def _connect(netlink: Netlink, request: dict[str, Any], bridge: int) -> None:

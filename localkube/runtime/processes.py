@@ -1,4 +1,4 @@
-"""The processes that the runtime starts: its table of them, their standard streams, the host's own programs.
+"""The processes that the runtime starts: a table of them, their standard streams, the cluster's own programs.
 
 Standard library only, for ``init.py``.
 """
@@ -15,8 +15,8 @@ from localkube.runtime import syscalls
 from localkube.runtime.container_spec import ContainerSpec, PlainPod
 from localkube.runtime.messages import close_all
 
-# Which processes the kernel ends first when no memory is left: pods, and the cluster's own, with a kubelet's
-# score, last. Who may not lower a score keeps the user's for these, and pods stay above.
+# The OOM killer ends pods first and the cluster's own processes, which have a kubelet's score, last. A user
+# who may not lower scores keeps the current one for the cluster, and pods get a higher one.
 OOM_SCORE = "/proc/self/oom_score_adj"
 CLUSTER_SCORE, SCORE_DISTANCE, HIGHEST_SCORE = -999, 100, 1000
 
@@ -60,12 +60,12 @@ class ProcessEntry:
 def open_streams(
     *, terminal: bool, stdin: bool, null: int
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Open a process's standard streams: our ends, and its own, which are closed on leaving.
+    """Open a process's standard streams: our ends, and its own, which are closed at the end of the block.
 
-    If the process cannot be started, ours are closed as well.
+    If the process cannot be started, our ends are closed as well.
 
     Args:
-        terminal: There are none: the process opens a terminal for itself.
+        terminal: Open no pipes: the process opens a terminal for itself.
         stdin: Open a pipe for its input.
         null: Its input otherwise; stays open.
     """
@@ -89,7 +89,7 @@ def open_streams(
 def start_host_process(
     request: dict[str, Any], *, null: int, plain: bool, descriptor: int | None = None
 ) -> int:
-    """Start a program of the cluster itself: the runtime's network and processes, the host's file system.
+    """Start a program of the cluster itself, in the runtime's namespaces, with the host's file system.
 
     Args:
         request: ``argv``, ``env``, ``cwd`` and ``log``, the file of its output.
@@ -133,7 +133,7 @@ def _execute_on_host(
 
 
 def kill_session(leader: int, number: int = signal.SIGKILL) -> None:
-    """Signal every process in the session of ``leader``; a daemon in a session of its own is spared."""
+    """Signal every process in the session of ``leader``; not a daemon in a session of its own."""
     for name in os.listdir("/proc"):
         if name.isdigit() and _session(name) == leader:
             with contextlib.suppress(ProcessLookupError):
@@ -156,13 +156,13 @@ def stat_fields(pid: int | str) -> list[bytes] | None:
 
 
 def protect() -> None:
-    """Have this process, and all of the cluster, ended last, where the user may say so."""
+    """Let the OOM killer end this process and its descendants last, if the user may lower the score."""
     with contextlib.suppress(PermissionError), open(OOM_SCORE, "w") as file:
         file.write(str(CLUSTER_SCORE))
 
 
-def give_way(score: int) -> None:
-    """Take a container's score; above that of the cluster's processes where those could not be lowered."""
+def set_oom_score(score: int) -> None:
+    """Set a container's OOM score, above that of the cluster's processes if theirs could not be lowered."""
     with open(OOM_SCORE) as file:
         own = int(file.read())
     least = score if own <= CLUSTER_SCORE else own + SCORE_DISTANCE

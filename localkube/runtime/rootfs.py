@@ -1,11 +1,11 @@
 """A container's root file system, with volumes mounted into it.
 
-It is that of an image, whose layers lie below a writable one, or the host's, read-only with writable places.
+It consists of an image's layers below a writable one, or of the host's file system, read-only except mounts.
 
 The kubelet decides on the mounts (``kubelet/pods/container_spec.py``); they are made here, in the mount
-namespace of the container. Other containers run meanwhile, and change their volumes: so sources and mount
-points are open descriptors (``path_resolution.py``), a mount has its flags before it is attached, and it is
-attached to a descriptor. Standard library only.
+namespace of the container. Running containers may change their volumes meanwhile: so sources and mount points
+are open descriptors (``path_resolution.py``), and a mount's flags are set before it is attached. Standard
+library only.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from localkube.runtime.syscalls import (
 )
 
 CONTROL_GROUPS = "/sys/fs/cgroup"
-# Not taken from the host, wherever the root is.
+# Never bound from the host, wherever the root is.
 OWN_DIRECTORIES = {"dev", "proc", "sys", "lost+found"}
 OWN_MOUNTS = ("proc", "dev", "sys")
 DEVICE_LINKS = {
@@ -58,7 +58,7 @@ DEVICE_LINKS = {
 }
 
 
-# What reveals or changes the machine, as runc and containerd have it.
+# Paths that reveal or change the machine's state: the defaults of runc and containerd.
 MASKED_PATHS = (
     "/proc/acpi",
     "/proc/asound",
@@ -80,7 +80,7 @@ def build_root(spec: ContainerSpec, scratch: str, user_namespace: int | None = N
     """Make the container's root file system.
 
     Args:
-        scratch: A directory on which the new root is mounted; containers share it without seeing each other.
+        scratch: The mount point of the new root; containers share it, each in its own mount namespace.
         user_namespace: The pod's; the mounts belong to the runtime's, so that the container cannot undo them.
     """
     make = _mount_layers if spec.root.of_image else _show_host
@@ -106,7 +106,7 @@ def _fill(root: ContainerRoot, spec: ContainerSpec) -> None:
         cover(root.directory, path)
     for entry in spec.mounts:
         _mount_entry(entry, root)
-    # The working directory comes before what is read-only, and may lie below it.
+    # The working directory is created before the mounts that contain it become read-only.
     with root.mount_point(spec.process.cwd, is_file=False):
         pass
 
@@ -114,7 +114,7 @@ def _fill(root: ContainerRoot, spec: ContainerSpec) -> None:
 def enter_root(scratch: str) -> None:
     """Make ``scratch`` the root, with a /proc of the calling process's own namespace.
 
-    /proc comes first: a user namespace may mount it only while an older one is still to be seen.
+    /proc comes first: a user namespace may mount it only while an older one is still visible.
     """
     root = open_own(scratch)
     place = EXACT.open(root, "proc")
@@ -144,8 +144,8 @@ def _hidden(linux: LinuxSpec) -> tuple[tuple[str, Identity], ...]:
 def _mount_layers(spec: ContainerSpec, scratch: str, user_namespace: int | None) -> None:
     """Mount an image's layers below the container's own, or its copy of the image.
 
-    The layers are shared by all pods, with the ids of the image: a mount shifts them into the pod's range.
-    Their names are relative, because the options of a mount have room for a page.
+    All pods share the layers, with the ids of the image: a mount shifts them into the pod's range. Their
+    names are relative, because the options of a mount are limited to a page.
     """
     root, place = spec.root, open_own(scratch)
     tree = clone(root.path, user_namespace)
@@ -157,7 +157,7 @@ def _mount_layers(spec: ContainerSpec, scratch: str, user_namespace: int | None)
             above = f"/proc/self/fd/{writable}"
             layers = ":".join(reversed(root.layers))
             options = f"lowerdir={layers},upperdir={above}/upper,workdir={above}/work"
-            # Nothing has to reach the disk: each run has a layer of its own.
+            # Nothing has to reach the disk: each start of the container has a new upper layer.
             mount("overlay", f"/proc/self/fd/{tree}", "overlay", MS_NODEV, f"{options},userxattr,volatile")
         finally:
             os.chdir("/")
@@ -167,10 +167,10 @@ def _mount_layers(spec: ContainerSpec, scratch: str, user_namespace: int | None)
 
 
 def _make_own_directory(root: ContainerRoot, name: str) -> None:
-    """Find or make a directory at the top.
+    """Open or create a directory at the top of the root.
 
     Raises:
-        OSError: It is a link in the image, which would lead what is mounted there elsewhere.
+        OSError: It is a symlink in the image, which would redirect the mount.
     """
     with root.mount_point(name, is_file=False) as place:
         is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
@@ -182,8 +182,8 @@ def _make_own_directory(root: ContainerRoot, name: str) -> None:
 def _show_host(spec: ContainerSpec, scratch: str, user_namespace: int | None) -> None:
     """Mount the tmpfs that shows the host.
 
-    A mount point that the host lacks is made by putting a tmpfs over its parent and binding the parent's
-    entries into that, because an overlay over the host's root is refused in a user namespace.
+    A mount point that the host lacks is created by mounting a tmpfs over its parent and binding the parent's
+    entries into it, because a user namespace may not mount an overlay over the host's root.
     """
     place, owner = open_own(scratch), spec.linux.id_mapping.host_id
     tree = ContainerRoot(place, owner).tmpfs(MOUNT_ATTR_NODEV, "mode=755", "size=1g")
@@ -207,7 +207,7 @@ def _show_directories_of_host(root: ContainerRoot, spec: ContainerSpec) -> None:
 
 
 def _mount_sys(root: ContainerRoot) -> None:
-    """Mount the /sys of the pod's own network; the host's, with what is mounted in it, if that is refused."""
+    """Mount the /sys of the pod's own network; if that is refused, the host's, with its submounts."""
     with closing(EXACT.open(root.directory, "sys")) as place:
         try:
             tree = new_mount("sysfs", (), READ_ONLY | MOUNT_ATTR_NOEXEC)
@@ -225,11 +225,11 @@ def _bind_read_only(source: str, place: int, name: str = "") -> None:
 
 
 def _show_control_groups(root: ContainerRoot, files: Iterable[str]) -> None:
-    """Show the container its own control groups alone, where programs look up their limits.
+    """Show the container only its own cgroups, where programs look up their limits.
 
     Args:
-        files: That of each by which it is entered. In version 1 there is a directory for each hierarchy, to
-            which controllers' names may be links.
+        files: The spec's ``cgroups_path``. Version 1 has a directory for each hierarchy, to which names of
+            controllers may link.
     """
     groups = [os.path.dirname(file) for file in files if file.startswith(CONTROL_GROUPS + "/")]
     if not groups:
@@ -254,7 +254,7 @@ def _show_control_groups(root: ContainerRoot, files: Iterable[str]) -> None:
 
 
 def _make_devices(root: ContainerRoot, devices: Iterable[str]) -> None:
-    """Make a /dev with these device nodes of the host, and nothing of the host's to write on."""
+    """Make a /dev with these device nodes of the host, in a tmpfs of the container's own."""
     directory = root.tmpfs(0, "mode=755", "size=64k")
     with closing(EXACT.open(root.directory, "dev")) as place:
         move_mount(directory, place)
@@ -285,7 +285,7 @@ def _mount_entry(entry: MountSpec, root: ContainerRoot) -> None:
         with _target(entry, root, is_file=False) as target:
             tree = root.tmpfs(MOUNT_ATTR_NODEV, *options)
             move_mount(tree, target)
-        # Read-only at the end: there may be mount points in it.
+        # Made read-only at the end, because mount points may still be created in it.
         root.covers.append((tree, entry.readonly))
     else:
         _bind(entry, root)
@@ -319,11 +319,11 @@ def _target(entry: MountSpec, root: ContainerRoot, *, is_file: bool) -> closing:
 
 
 def _mount_image(entry: MountSpec, root: ContainerRoot) -> None:
-    """Mount an image read-only, or the file or directory of it that is its subpath."""
+    """Mount an image read-only, or a file or directory of it, by its subpath."""
     (layers,) = (
         option.removeprefix("lowerdir=") for option in entry.options if option.startswith("lowerdir=")
     )
-    # Here it is put together, as nothing is mounted there yet.
+    # It is assembled at /proc, where nothing is mounted yet.
     with closing(EXACT.open(root.directory, "proc")) as aside:
         store = clone(entry.source, root.user_namespace)
         move_mount(store, aside)
@@ -345,7 +345,7 @@ def _mount_image(entry: MountSpec, root: ContainerRoot) -> None:
 
 
 def _part_of_image(whole: int, subpaths: Iterable[str]) -> tuple[int, int]:
-    """Clone what is at a path of an image, whose links are not followed; returns its mode as well."""
+    """Clone a file or directory of an image, without following symlinks; returns its mode as well."""
     for subpath in subpaths:
         above, whole = whole, Resolution(links=False, mounts=False).open(whole, subpath)
         os.close(above)
@@ -358,13 +358,13 @@ def _part_of_image(whole: int, subpaths: Iterable[str]) -> tuple[int, int]:
 def _mask_within(source: str, tree: int, hidden: Iterable[tuple[str, Identity]]) -> None:
     """Cover hidden directories in a mount of a directory above them.
 
-    The directories on the way become mounts of themselves: the container cannot rename those.
+    The directories between them become mounts of themselves, because the container cannot rename a mount.
 
     Args:
-        source: Its path on the machine.
+        source: The path of the mounted directory on the machine.
 
     Raises:
-        OSError: One is not where it was, so that it could be elsewhere in the mount.
+        OSError: A hidden directory has moved, so that it could be elsewhere in the mount.
     """
     above = source.rstrip("/") + "/"
     for path, inode in hidden:

@@ -48,7 +48,7 @@ DEFAULT_CAPABILITIES = tuple(f"CAP_{name}" for name in _DEFAULT.split())
 LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Calls that keep the interpreter's lock, as a fork has to.
+# Calls that hold the GIL, as a fork must.
 _with_lock, _python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
 if os.uname().machine == "aarch64":
     SYS_CLONE, SYS_PIVOT_ROOT, SYS_RT_SIGACTION = 220, 41, 134
@@ -61,22 +61,22 @@ def unshare(flags: int) -> None:
 def fork_for_system_calls() -> int:
     """Fork; the child may only make system calls, and end by ``os._exit``.
 
-    By Python's own, after which a child has the locks of interpreter and memory, whatever threads held them.
+    Python's own fork leaves the child holding the locks of the interpreter and the allocator.
     """
     return os.fork()
 
 
 def set_effective_user(uid: int) -> None:
-    """Become a user and keep all capabilities, and the files of this process in /proc."""
+    """Become a user and keep all capabilities, and access to the files of this process in /proc."""
     _libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.seteuid(uid)
     set_dumpable(True)
 
 
 def fork_first_process() -> int:
-    """Fork a process that has one thread; the child is the first of a new process namespace.
+    """Fork a single-threaded process; the child is the first process of a new PID namespace.
 
-    Its parent is this process's own, which reaps it. It may start no threads: the C library does not know
+    Its parent is this process's parent, which reaps it. It may start no threads: the C library does not know
     that it was forked.
     """
     _python.PyOS_BeforeFork()
@@ -105,17 +105,17 @@ def unmount(target: str) -> None:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask the kernel for a signal when the parent ends."""
+    """Let the kernel signal this process when its parent ends."""
     _check(_libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what this process's descendants leave behind; it lasts through an exec."""
+    """Become a subreaper, which adopts orphaned descendants; this persists across an exec."""
     _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Take room on the disk for the first ``size`` bytes of a file; its length stays as it is."""
+    """Allocate disk space for the first ``size`` bytes of a file, without changing its length."""
     done = _libc.fallocate(descriptor, FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size))
     if done and ctypes.get_errno() not in (errno.EOPNOTSUPP, errno.ENOSYS):
         _check(done, "fallocate")
@@ -169,7 +169,7 @@ def clone_tree(source: int | str) -> int:
 
 
 def restrict_mount(mount: int, attributes: int, *, recursive: bool = True) -> None:
-    """Set attributes of a mount, by its descriptor, and of all below it.
+    """Set attributes of a mount, by its descriptor, and of all mounts below it.
 
     Raises:
         OSError: ENOSYS before Linux 5.12.
@@ -178,7 +178,7 @@ def restrict_mount(mount: int, attributes: int, *, recursive: bool = True) -> No
 
 
 def map_ids(tree: int, user_namespace: int) -> None:
-    """Shift the ids of a mount that is nowhere attached: those on the disk are the user namespace's.
+    """Map the ids of a detached mount: the ids on the disk are those of the user namespace.
 
     Raises:
         OSError: The kernel (before Linux 5.12) or the file system cannot do it, or the caller may not.
@@ -199,7 +199,7 @@ def move_mount(tree: int, target: int, name: str = "") -> None:
 
 
 def set_file_ids(identity: int) -> None:
-    """Set the user and group of this process for files; with 0 its privileges over them return."""
+    """Set the file-system user and group ids of this process; 0 restores its privileges."""
     if identity:
         _libc.setfsgid(identity)
         _libc.setfsuid(identity)
@@ -209,14 +209,14 @@ def set_file_ids(identity: int) -> None:
 
 
 def reset_reserved_signals() -> None:
-    """Give the C library's own signals their default action: what posix_spawn starts ignores them."""
+    """Give the C library's own signals their default action: programs from posix_spawn ignore them."""
     action = bytes(32)  # the kernel's struct sigaction with SIG_DFL
     for number in RESERVED_SIGNALS:
         _check(_libc.syscall(SYS_RT_SIGACTION, number, action, None, 8), "rt_sigaction")
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Let others of the same user read this process's memory, or not; an exec allows it again."""
+    """Allow or forbid the user's other processes to read this one's memory; an exec allows it again."""
     _check(_libc.prctl(PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "prctl")
 
 
@@ -227,7 +227,7 @@ def pivot_root(new: str) -> None:
 
 
 def limit_capabilities(capabilities: Iterable[str], *, no_new_privileges: bool) -> None:
-    """Drop all other capabilities from the bounding set, for good; with the last, no program gives any."""
+    """Drop all other capabilities from the bounding set, and optionally set no_new_privs."""
     bits = {CAPABILITIES[name] for name in capabilities}
     for capability in range(LAST_CAPABILITY + 1):
         if capability not in bits:
@@ -237,7 +237,7 @@ def limit_capabilities(capabilities: Iterable[str], *, no_new_privileges: bool) 
 
 
 def set_capabilities(capabilities: Iterable[str]) -> None:
-    """Keep these capabilities alone: permitted, effective, and none that is inherited."""
+    """Keep only these capabilities, permitted and effective; none is inheritable."""
     low, high = (
         sum(1 << bit % 32 for bit in map(CAPABILITIES.__getitem__, capabilities) if bit // 32 == word)
         for word in (0, 1)
@@ -255,7 +255,7 @@ def filter_system_calls(program: bytes) -> None:
     """Filter the system calls of this process and its descendants, which may get no new privileges.
 
     Args:
-        program: A classic BPF program; where the kernel knows no filters, it has no effect.
+        program: A classic BPF program; it has no effect on a kernel without seccomp filters.
     """
     filter_program = _Filter(len(program) // FILTER_INSTRUCTION, program)
     done = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_program), 0, 0)
@@ -263,7 +263,7 @@ def filter_system_calls(program: bytes) -> None:
         _check(done, "seccomp")
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, call: str) -> None:
     if result:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, f"{call}: {os.strerror(code)}")

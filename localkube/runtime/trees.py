@@ -1,4 +1,4 @@
-"""Directory trees that pods have filled: removed and measured, however deep they are.
+"""Remove and measure directory trees that pods have written, however deep they are.
 
 A pod can nest directories until their path is longer than any system call takes, and deeper than Python's
 recursion goes. Each step is taken from an open directory, so no symlink is followed, and one directory is
@@ -19,18 +19,18 @@ SHOWN_LEVELS = 10
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and all that is in it, at once."""
+    """Remove a directory and everything in it, without interruption."""
     for _ in removal(path):
         pass
 
 
 def removal(path: Path) -> Iterator[None]:
-    """Remove a directory and all that is in it, file by file; safe to repeat.
+    """Remove a directory and everything in it, file by file; safe to repeat.
 
-    It goes on after what it cannot remove. Directories of this user that are closed are opened first.
+    It continues after an entry that it cannot remove. Missing permissions of this user's directories are set.
 
     Raises:
-        OSError: Something is left; the error is that of the first entry.
+        OSError: Not everything was removed; the error of the first such entry.
     """
     problems: list[OSError] = []
 
@@ -53,12 +53,12 @@ def removal(path: Path) -> Iterator[None]:
 
 
 def disk_usage(path: Path) -> int:
-    """Sum the disk blocks of what is in a directory; what vanishes meanwhile or is closed counts nothing."""
+    """Sum the disk usage of a directory's entries; entries that vanish or cannot be read count 0."""
     return sum(disk_blocks(path))
 
 
 def disk_blocks(path: Path) -> Iterator[int]:
-    """Yield the bytes on disk of each entry below a directory; those of a file are divided by its names."""
+    """Yield the bytes on disk of each entry below a directory; a file's are divided by its hard links."""
     for status in _stats(path):
         names = 1 if stat.S_ISDIR(status.st_mode) else max(1, status.st_nlink)
         yield status.st_blocks * 512 // names
@@ -94,7 +94,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Level:
-    """A directory on the way from the top to the open one, and its entries that were not visited yet."""
+    """A directory between the top and the open one, and its entries that were not visited yet."""
 
     name: str
     identity: tuple[int, int]
@@ -104,16 +104,16 @@ class _Level:
 def walk(
     top: Path, *, unlock: bool = False, failed: Callable[[OSError], None] = lambda error: None
 ) -> Iterator[Entry]:
-    """Yield each entry below ``top``, a directory after what is in it.
+    """Yield each entry below ``top``, a directory after its entries.
 
-    The way back up is "..", which must be the directory of the way down.
+    It returns to a parent by "..", and checks that this is the directory from which it came.
 
     Args:
-        unlock: Open the directories of this user that are closed to it.
+        unlock: Set missing permissions of this user's directories.
         failed: Called for each directory that cannot be entered.
 
     Raises:
-        OSError: ``top`` cannot be entered, or somebody has moved a directory meanwhile.
+        OSError: ``top`` cannot be entered, or a directory was moved meanwhile.
     """
     here = _entered(os.fspath(top), None, unlock)
     levels = [_level(os.fspath(top), here)]
@@ -150,7 +150,7 @@ def walk(
 
 
 def _entered(name: str, directory: int | None, unlock: bool) -> int:
-    """Open a directory whose entries can be listed and reached; removed as well with ``unlock``."""
+    """Open a directory so that its entries can be listed and opened, with ``unlock`` also removed."""
     try:
         opened = os.open(name, _DIRECTORY, dir_fd=directory)
     except PermissionError:
@@ -166,7 +166,7 @@ def _entered(name: str, directory: int | None, unlock: bool) -> int:
         status = os.fstat(opened)
         if unlock and status.st_mode & 0o700 != 0o700 and status.st_uid == os.geteuid():
             os.fchmod(opened, 0o700)
-        os.stat(".", dir_fd=opened)  # without the right to search it there is no way back by ".."
+        os.stat(".", dir_fd=opened)  # returning by ".." requires the permission to search it
     except OSError:
         os.close(opened)
         raise
@@ -174,9 +174,9 @@ def _entered(name: str, directory: int | None, unlock: bool) -> int:
 
 
 def _level(name: str, descriptor: int) -> _Level:
-    with os.scandir(descriptor) as found:
-        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
-    return _Level(name, _identity(descriptor), iter(entries))
+    with os.scandir(descriptor) as entries:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    return _Level(name, _identity(descriptor), iter(names))
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

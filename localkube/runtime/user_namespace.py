@@ -13,23 +13,23 @@ from localkube.runtime.container_spec import LinuxIdMapping
 
 # Ids of a user namespace with subordinate ids: root, who is the user, and the others.
 MANY_IDS = 65536
-# What the kernel counts for users, for each up to the machine's: of a user namespace, and of processes.
+# What the kernel counts per user: in each user namespace (with the machine's limit), and by resource limits.
 COUNTED = {
     f"/proc/sys/user/max_inotify_{kind}": f"/proc/sys/fs/inotify/max_user_{kind}"
     for kind in ("instances", "watches")
 }
 COUNTED_BY_LIMITS = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
 SHARE = 8
-# The kubelet's podPidsLimit, where no control group keeps it.
+# The kubelet's podPidsLimit, where no cgroup enforces it.
 MOST_PROCESSES = 4096
 
 
 def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
-    """Enter a new user namespace as its root, who outside is still the user.
+    """Enter a new user namespace as its root, which outside is still the user.
 
     Args:
-        subordinate: The first of the user's subordinate users and groups, of which it gets as many as a
-            container may want; without them, it has no other id.
+        subordinate: The first of the user's subordinate uids and gids, of which it gets the range that a
+            container needs; without them, it has no other id.
 
     Source: https://man7.org/linux/man-pages/man1/newuidmap.1.html
     """
@@ -66,9 +66,9 @@ def _map_ids(target: int, entered: tuple[int, int], own: Sequence[int], subordin
     try:
         os.close(entered[1])
         if os.read(entered[0], 1):
-            for program, first, more in zip(("newuidmap", "newgidmap"), own, subordinate, strict=True):
-                words = [program, target, 0, first, 1, 1, more, MANY_IDS - 1]
-                if os.spawnvp(os.P_WAIT, program, list(map(str, words))):
+            for program, user, first in zip(("newuidmap", "newgidmap"), own, subordinate, strict=True):
+                argv = [program, target, 0, user, 1, 1, first, MANY_IDS - 1]
+                if os.spawnvp(os.P_WAIT, program, list(map(str, argv))):
                     return
             status = 0
     finally:
@@ -80,13 +80,13 @@ def new_user_namespace(
 ) -> int:
     """Create a user namespace, over which the caller keeps all privileges, and open it.
 
-    The process that it is created with ends at once; the caller reaps it when it comes to that.
+    The child process that creates it exits at once; the caller's next wait reaps it.
 
     Args:
         users: Its users.
-        groups: Its groups, if their numbers are others.
-        of_pod: Let one of its own users create it, for whom the kernel counts what is used in it (inotify
-            instances, pending signals …), and not the caller; with a single id, limit it to a share.
+        groups: Its groups, if their numbers differ.
+        of_pod: Let one of its own users create it, so that the kernel charges the pod's inotify instances,
+            pending signals and so on to that user, not to the caller; with a single id, limit it to a share.
 
     Source: https://man7.org/linux/man-pages/man7/user_namespaces.7.html, fs.inotify and user in /proc/sys
     """
@@ -107,12 +107,12 @@ def new_user_namespace(
     os.close(created[1])
     try:
         if (answer := os.read(created[0], 4096)) != b"x":
-            raise OSError(f"a user namespace could not be made: {answer.decode()}")
+            raise OSError(f"a user namespace could not be created: {answer.decode()}")
         for kind, ids in (("uid", users), ("gid", groups or users)):
             with open(f"/proc/{child}/{kind}_map", "w") as file:
                 if ids.host_id or ids.size == 1:
                     file.write(f"{ids.container_id} {ids.host_id} {ids.size}")
-                else:  # of the runtime's own namespace, in which root's id is apart
+                else:  # root's id is mapped separately in the runtime's own namespace
                     file.write(f"0 0 1\n1 1 {ids.size - 1}")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
@@ -136,16 +136,16 @@ def limit_users() -> None:
     """Give each user of the caller's user namespace a share of what the kernel counts for users."""
     for inside, machine in COUNTED.items():
         with open(machine) as file:
-            most = int(file.read())
+            limit = int(file.read())
         with open(inside, "w") as file:
-            file.write(str(most // SHARE))
+            file.write(str(limit // SHARE))
 
 
 def limit_resources() -> None:
     """Limit the processes of a pod to a share of what the kernel counts for the cluster's user.
 
-    Descriptors in flight are counted for the user as a whole and compared with the sender's limit of open
-    ones: the runtime, which has twice that of pods, can always pass some.
+    Descriptors in flight are counted for the user as a whole, and compared with the sender's RLIMIT_NOFILE:
+    the runtime, which has twice the limit of pods, can always pass some.
     """
     for kind in COUNTED_BY_LIMITS:
         _lower(kind, SHARE)
@@ -153,10 +153,10 @@ def limit_resources() -> None:
 
 
 def limit_processes() -> None:
-    """Limit the processes and threads of this user in this user namespace, and in one that is made here."""
+    """Limit the processes and threads of this user in this user namespace, and in one created in it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    most = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MOST_PROCESSES)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    limit = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MOST_PROCESSES)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def _lower(kind: int, divisor: int) -> None:

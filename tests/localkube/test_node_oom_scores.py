@@ -37,5 +37,5 @@ def test_a_pod_stays_above_the_processes_of_a_cluster_that_could_not_be_lowered(
     file = tmp_path / "oom_score_adj"
     file.write_text(own_score)
     monkeypatch.setattr(processes, "OOM_SCORE", str(file))
-    processes.give_way(score)
+    processes.set_oom_score(score)
     assert file.read_text() == written

@@ -180,7 +180,7 @@ async def test_containers_start_again_after_the_launcher_was_killed(runtime):
                 await runtime.run("other.main.0", "true")
                 break
             except RuntimeCallError as error:
-                assert error.message == "the launcher takes nothing, or has ended"
+                assert error.message == "the launcher accepts no requests, or has ended"
     assert await runtime.status("other.main.0") == 0
 
 

@@ -1,9 +1,9 @@
-"""Run torchrun in a new interpreter that forks its workers: a container in which nothing was warm.
+"""Run torchrun in a new interpreter that forks its workers, in a container that the forkserver did not start.
 
     python -P -m localkube.runtime.forkserver.cold_torchrun torchrun --nproc-per-node=1 train.py
 
 torchrun itself imports all of torch, then starts each worker as a new interpreter, which imports it again.
-This program imports it once, with what trainers import beside it, leaves a zygote aside (``torchrun.py``),
+This program imports it once, with the other modules that trainers import, forks a zygote (``torchrun.py``),
 and becomes torchrun as a fork of the forkserver does (``interpreter.py``).
 """
 
@@ -21,9 +21,9 @@ from localkube.runtime.forkserver.command import plan
 def main() -> None:
     """Become the command in ``sys.argv``."""
     argv, env = sys.argv[1:], dict(os.environ)
-    # What is loaded into this process is loaded into its forks.
-    decisive = {name: value for name, value in env.items() if name != "LD_PRELOAD"}
-    container = plan(argv, decisive, python=sys.executable, path=env.get("PATH", ""))
+    # A preloaded library of this process is also loaded in its forks.
+    checked_env = {name: value for name, value in env.items() if name != "LD_PRELOAD"}
+    container = plan(argv, checked_env, python=sys.executable, path=env.get("PATH", ""))
     if container is None:
         os.execvpe(argv[0], argv, env)
     state = interpreter.ForkserverState(_MODULES_AT_START)

@@ -1,8 +1,8 @@
 """Plan how the forkserver can start a container's command, if it can.
 
-Pure but for a look at the program that the command names. Some things are fixed when a Python starts, or
-when torch is imported, and cannot be made up for afterwards: interpreter flags, allocators, most variables
-of the mathematical libraries. A command with one of these starts cold. ``interpreter.py`` does the rest.
+Pure, except that it reads the program that the command names. Some settings take effect only when Python
+starts or torch is imported: interpreter flags, allocators, most variables of the mathematical libraries. A
+command with one of these starts cold. ``interpreter.py`` carries the plan out.
 """
 
 import os
@@ -67,7 +67,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
     Args:
         argv: The command, as execve would get it.
         python: The interpreter of the forkserver, an absolute path.
-        path: The directories in which a command without a slash is searched.
+        path: The directories that are searched for a command without a slash.
 
     Example:
         >>> env = {"LANG": "C.UTF-8"}
@@ -88,7 +88,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
         return None
     kind, target, arguments, letters = parsed
     if kind == "command" and sys.version_info >= (3, 13):
-        return None  # its tracebacks show the source, which the public way to run a string does not
+        return None  # its tracebacks show the source; those of PyRun_SimpleString do not
     return ForkPlan(
         command=list(argv),
         kind=kind,
@@ -114,17 +114,17 @@ def cold_command(container: ForkPlan, *, mounts: Iterable[str]) -> list[str]:
 
     Args:
         container: The plan of its own command.
-        mounts: Where it mounts volumes: over the interpreter, it would not be this one.
+        mounts: The mount points of its volumes: one of them may hide the interpreter.
     """
     python = container["executable"]
-    covered = any(python.startswith(f"{place.rstrip('/')}/") for place in mounts)
+    covered = any(python.startswith(f"{mount.rstrip('/')}/") for mount in mounts)
     if covered or not is_torchrun(container):
         return container["command"]
     return [python, "-P", "-m", COLD_TORCHRUN, *container["command"]]
 
 
 def unfit(env: Mapping[str, str]) -> str | None:
-    """Find a variable whose effect a fork cannot have.
+    """Return the name of a variable that would have no effect in a fork; None if there is none.
 
     ``PYTHONHASHSEED`` is one, unless it is ``random``. Without it all forks of one parent hash alike,
     with a seed that was random when the parent started.
@@ -143,7 +143,7 @@ def unfit(env: Mapping[str, str]) -> str | None:
 def is_read_at_import(name: str) -> bool:
     """Check whether torch, or a library that it loads, reads a variable once, when it is imported.
 
-    What the interpreter reads when it starts is too late for any program to set.
+    Variables that the interpreter reads when it starts do not count: a program cannot set them in time.
     """
     if name in THREADS or name == "TORCH_DISTRIBUTED_DEBUG":  # set for a fork from what its pod declares
         return True
@@ -185,10 +185,10 @@ def _is_interpreter(program: str, python: str) -> bool:
     return same_directory and os.path.realpath(program) == os.path.realpath(python)
 
 
-def _unfold(found: str, argv: Sequence[str], path: str) -> tuple[list[str], str, str] | None:
+def _unfold(script: str, argv: Sequence[str], path: str) -> tuple[list[str], str, str] | None:
     """Unfold a ``#!`` script as the kernel does: the interpreter's argv, its path, the process's name."""
     try:
-        with open(found, "rb") as file:
+        with open(script, "rb") as file:
             first, _, rest = file.read(1024).partition(b"\n")
         interpreter, _, option = first.decode().removeprefix("#!").strip().partition(" ")
     except (OSError, UnicodeDecodeError):
@@ -197,25 +197,25 @@ def _unfold(found: str, argv: Sequence[str], path: str) -> tuple[list[str], str,
         return None
     if interpreter == "/bin/sh" and (trampoline := _TRAMPOLINE.match(rest)):
         (python,) = shlex.split(trampoline[1].decode())
-        return [python, found, *argv[1:]], python, os.path.basename(python)
+        return [python, script, *argv[1:]], python, os.path.basename(python)
     if os.path.basename(interpreter) != "env":
-        return [interpreter, *option.split(None, 1), found, *argv[1:]], interpreter, os.path.basename(found)
+        return [interpreter, *option.split(None, 1), script, *argv[1:]], interpreter, os.path.basename(script)
     option = option.strip()
     program = _find(option, path) if option and not option.startswith("-") and "=" not in option else None
-    return None if program is None else ([option, found, *argv[1:]], program, os.path.basename(program))
+    return None if program is None else ([option, script, *argv[1:]], program, os.path.basename(program))
 
 
-def _parse(words: Sequence[str]) -> tuple[str, str, list[str], str] | None:
-    """Read an interpreter's command line: kind, target, its arguments, the letters of the flags before."""
-    letters, rest = "", list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        for position, letter in enumerate(word[1:], 2):
+def _parse(arguments: Sequence[str]) -> tuple[str, str, list[str], str] | None:
+    """Parse an interpreter's command line: kind, target, the target's arguments, the letters of the flags."""
+    letters, queue = "", list(arguments)
+    while queue and queue[0].startswith("-") and queue[0] != "-":
+        option = queue.pop(0)
+        for position, letter in enumerate(option[1:], 2):
             if letter in "uB":
                 letters += letter
             elif letter in "mc":
-                target = word[position:] or (rest.pop(0) if rest else "")
-                return ({"m": "module", "c": "command"}[letter], target, rest, letters) if target else None
+                target = option[position:] or (queue.pop(0) if queue else "")
+                return ({"m": "module", "c": "command"}[letter], target, queue, letters) if target else None
             else:
                 return None
-    return ("script", rest[0], rest[1:], letters) if rest and rest[0] not in ("-", "") else None
+    return ("script", queue[0], queue[1:], letters) if queue and queue[0] not in ("-", "") else None

@@ -1,9 +1,9 @@
 """Find a program that sets variables before it imports torch, which a fork has imported already.
 
 ``os.environ["OMP_NUM_THREADS"] = "1"`` above ``import torch`` has an effect on a new interpreter alone, so
-such a program starts cold. It is not run to find out: its source is read, and that of the modules beside it
-that it imports before torch. When in doubt it starts cold, which takes longer and is right. Variables that
-are read when they are used (``CUDA_VISIBLE_DEVICES``, ``NCCL_DEBUG``, ``MASTER_ADDR``) do not matter.
+such a program starts cold. Its source is parsed, not run, and so are its own modules that it imports before
+torch. When in doubt it starts cold, which is slower but correct. Variables that are read when they are used
+(``CUDA_VISIBLE_DEVICES``, ``NCCL_DEBUG``, ``MASTER_ADDR``) do not matter.
 """
 
 import ast
@@ -18,11 +18,11 @@ MOST_BYTES = 1 << 20
 
 
 def sets_early(source: bytes, directories: Sequence[str]) -> bool:
-    """Check whether a program may set a variable that torch, or what torch loads, has read at its import.
+    """Check whether a program may set a variable that torch, or a library of torch's, reads at its import.
 
     Args:
         source: The program's.
-        directories: Where its own modules are looked for.
+        directories: The directories that are searched for its own modules.
 
     Example:
         >>> sets_early(b'import os; os.environ["OMP_NUM_THREADS"] = "1"; import torch', [])
@@ -42,7 +42,7 @@ class _Reader:
         """Read one source: True when it imports torch, None when it sets a variable before that."""
         try:
             statements = ast.parse(source).body
-        except (SyntaxError, ValueError):  # the interpreter has better words for it
+        except (SyntaxError, ValueError):  # the interpreter reports it better
             return True
         for statement in statements:
             for node in _in_order(statement):
@@ -71,9 +71,9 @@ class _Reader:
         return False
 
     def _look_at(self, node: ast.AST) -> None:
-        """Note a way to set variables, and a name whose value matters."""
-        words = [getattr(node, field, None) for field in ("id", "attr", "name")]
-        self._sets = self._sets or bool(SETTERS.intersection(word for word in words if isinstance(word, str)))
+        """Record a call that sets variables, and a name whose value matters."""
+        identifiers = {getattr(node, field, None) for field in ("id", "attr", "name")}
+        self._sets = self._sets or bool(SETTERS & {name for name in identifiers if isinstance(name, str)})
         name = node.arg if isinstance(node, ast.keyword) else getattr(node, "value", None)
         if isinstance(node, (ast.keyword, ast.Constant)) and isinstance(name, str | bytes):
             self._names = self._names or is_read_at_import(os.fsdecode(name))
@@ -119,8 +119,8 @@ def _is_literal(node: ast.AST) -> bool:
 def find_module(name: str, directories: Sequence[str]) -> str | None:
     """Find the source of a module in these directories."""
     for directory in directories:
-        place = os.path.join(directory, *name.split("."))
-        for path in (f"{place}.py", os.path.join(place, "__init__.py")):
+        stem = os.path.join(directory, *name.split("."))
+        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
             if os.path.isfile(path):
                 return path
     return None

@@ -3,13 +3,12 @@
 ``runpy`` runs modules; for scripts and ``-c`` it would leave its frames below the program's, in tracebacks
 and for ``sys._getframe``, so that the interpreter's own functions run those (``native.py``).
 
-What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
-that the forkserver imported run none of their code again (their warnings appear in its log, their filters
-are in ``warnings.filters`` before the program imports them), and they are not torn down at the end, nor is
-anything in a program that leaves threads of C++ libraries running (``native.leave``); all forks
-of one parent hash strings alike; objects that the parent made are frozen for the garbage collector. A program
-that would notice more than that, and a container that mounts something over what the parent has loaded,
-starts cold from here, in its own sandbox.
+Differences from a cold start that cannot be avoided: ``sys.modules`` contains the forkserver's modules, whose
+code does not run again (their warnings appear in its log, their filters are in ``warnings.filters`` before
+the program imports them) and which are not torn down at the end; nor is a program that leaves threads of C++
+libraries running (``native.leave``). All forks of one parent hash strings alike, and the parent's objects are
+frozen for the garbage collector. A program that would notice more than that, and a container that mounts a
+volume over files that the parent has loaded, starts cold from here, in its own sandbox.
 """
 
 import atexit
@@ -49,15 +48,15 @@ COLD_FILES = (b"PK\x03\x04", MAGIC_NUMBER)  # archives and byte code that carry 
 
 
 class ForkserverState:
-    """The state of the forkserver's interpreter before it imported modules for others, and those modules.
+    """The state of the forkserver's interpreter before it preloaded modules, and the preloaded modules.
 
     Args:
-        modules: The names in ``sys.modules`` before.
+        modules: The names in ``sys.modules`` before that.
     """
 
     def __init__(self, modules: set[str]) -> None:
         inherited = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
-        # Without the directory of ``python -m``, and without what only the parent was given.
+        # Without the directory of ``python -m``, and without the parent's own PYTHONPATH.
         entries = sys.path if sys.flags.safe_path else sys.path[1:]
         self.path = [entry for entry in entries if entry not in inherited]
         self.interpreter = os.stat(sys.executable)
@@ -66,7 +65,7 @@ class ForkserverState:
         self._loaded: dict[str, types.ModuleType] = {}
 
     def loaded(self) -> None:
-        """Record what has been imported since."""
+        """Record the modules imported since."""
         self._loaded |= {name: sys.modules[name] for name in sys.modules.keys() - self._before - {"__main__"}}
         native.keep(self._loaded)
 
@@ -77,11 +76,11 @@ class ForkserverState:
                 del sys.modules[name]
 
     def names(self) -> set[str]:
-        """Collect the top-level names that a cold start would still have to find."""
+        """Collect the top-level names of the preloaded modules, which a cold start would search for."""
         return {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
 
     def add_packages(self) -> None:
-        """Read what has been installed meanwhile, in editable mode for one: its ``.pth`` files."""
+        """Read the ``.pth`` files of packages installed meanwhile, such as those in editable mode."""
         for directory, name, _ in sorted(_path_files() - self._path_files):
             site.addpackage(directory, name, None)
 
@@ -95,7 +94,7 @@ class ForkserverState:
 
 
 def _path_files() -> set[tuple[str, str, int]]:
-    """List the ``.pth`` files of the environment, with the time of each."""
+    """List the ``.pth`` files of the environment, with their modification times."""
     return {
         (directory, entry.name, entry.stat().st_mtime_ns)
         for directory in site.getsitepackages()
@@ -112,7 +111,7 @@ def run(plan: ForkPlan, env: dict[str, str], state: ForkserverState, *, last: Ca
         last: Called when everything is set up, immediately before the program.
 
     Raises:
-        native.Become: Always, but for a cold start; nothing may catch it.
+        native.Become: Always, except for a cold start; nothing may catch it.
     """
     if not _can_run(plan, env, state):
         start_cold(plan, env)
@@ -151,14 +150,14 @@ def _can_run(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -> 
     hidden = state.names() | {"sitecustomize", "usercustomize"}
     late = {os.path.dirname(path) for path in _customizations(env)}
     return not any(
-        _provides(place, hidden - {"sitecustomize"} if place in late else hidden) for place in searched
+        _provides(entry, hidden - {"sitecustomize"} if entry in late else hidden) for entry in searched
     )
 
 
 def _customizations(env: Mapping[str, str]) -> Iterator[str]:
-    """Find each ``sitecustomize.py`` that says it may run after the imports of others, too."""
-    for place in _python_path(env):
-        path = os.path.join(place, "sitecustomize.py")
+    """Find each ``sitecustomize.py`` that declares that it may also run after other imports."""
+    for directory in _python_path(env):
+        path = os.path.join(directory, "sitecustomize.py")
         with suppress(OSError), open(path, "rb") as file:
             if AFTER_IMPORTS in file.read(MOST_BYTES).splitlines():
                 yield path
@@ -313,10 +312,10 @@ def _redirect_logging(old: Any, new: Any) -> None:
 
 
 def _forget_parent(plan: ForkPlan) -> None:
-    """Remove what modules remember of the process that imported them, above all what is random."""
+    """Reset the state that modules keep of the process that imported them, above all random seeds."""
     main = types.ModuleType("__main__")
     main.__loader__, main.__builtins__ = BuiltinImporter, sys.modules["builtins"]  # type: ignore[attr-defined]
-    if sys.version_info < (3, 14):  # which makes them when they are asked for (PEP 649)
+    if sys.version_info < (3, 14):  # from 3.14 on they are created lazily (PEP 649)
         main.__annotations__ = {}
     for name in {"__main__", "__mp_main__"} & sys.modules.keys():
         sys.modules[name] = main
@@ -345,14 +344,14 @@ def _forget_parent(plan: ForkPlan) -> None:
 
 
 def _forget_finalizers() -> None:
-    """Let the program's first finalizer register itself with atexit, behind whatever is there already."""
+    """Let the program's first finalizer register itself with atexit, after the existing callbacks."""
     atexit.unregister(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
 
 
 def _forget_become() -> None:
-    """Restore what brought the program to the interpreter's top level."""
+    """Undo what ``native.become`` changed to reach the interpreter's top level."""
     sys.excepthook = sys.__excepthook__
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
@@ -367,14 +366,14 @@ def _program(plan: ForkPlan) -> Callable[[], object]:
 
 
 def _run_module(name: str) -> None:
-    """Do as ``python -m``, whose own frames are in a traceback, too, but not this one."""
+    """Run a module as ``python -m`` does, with the same frames in tracebacks: without this function's."""
     try:
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             native.end_with((end.code or 0) & 0xFF)
         raise
-    except BaseException as error:  # noqa: BLE001 - it is reported, as the interpreter reports it
+    except BaseException as error:  # noqa: BLE001 - reported as the interpreter would report it
         trace = error.__traceback__ and error.__traceback__.tb_next
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -1,4 +1,4 @@
-"""The parts of a fork's new identity below Python: C's streams, thread counts, the kernel's view.
+"""What a fork changes below Python to look like a new process: C streams, thread counts, the kernel's view.
 
 Not here: what Python itself shows (``interpreter.py``).
 """
@@ -32,26 +32,26 @@ _run_string = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
 
 
 class Become(BaseException):
-    """Leaves everything that a fork of the forkserver was doing; sys.excepthook runs its program."""
+    """Unwinds the stack of a fork of the forkserver; sys.excepthook then runs its program."""
 
 
 def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoReturn:
-    """Leave for the interpreter's top level and run ``program`` there, with no frame of ours below it.
+    """Unwind to the interpreter's top level and run ``program`` there, with no frame of ours below it.
 
     The top level calls sys.excepthook for an uncaught exception, from C and with an empty stack.
-    The program runs in there, itself called from C, and its end becomes the end of the process as that of
-    any program: threads joined, atexit, streams flushed, modules torn down, the exit code.
+    The program runs in it, itself called from C, and the process then ends as after any program: threads
+    joined, atexit callbacks called, streams flushed, modules torn down, the exit code set.
 
     Args:
         program: From ``script`` or ``command``, or any function.
-        before: Called immediately before, when nothing of ours is left to run.
+        before: Called immediately before it, on the empty stack.
     """
     sys.excepthook = functools.partial(_list_of, map(operator.call, (before, program)))
     raise Become
 
 
 def script(path: str) -> Callable[[], object]:
-    """Prepare the program of a file."""
+    """Prepare a script for ``become``."""
     file = _libc.fopen(os.fsencode(path), b"rbe")
     if not file:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
@@ -59,12 +59,12 @@ def script(path: str) -> Callable[[], object]:
 
 
 def command(text: str) -> Callable[[], object]:
-    """Prepare the program of ``python -c``."""
+    """Prepare the text of ``python -c`` for ``become``."""
     return functools.partial(_run_string, text.encode() + b"\n", None)
 
 
 def _finished(status: int, *_: object) -> None:
-    """End with 0; after an error, which is printed by now, ``Become`` makes it 1 as any uncaught error."""
+    """Exit with 0; after an error, which is printed by now, ``Become`` exits with 1 as any uncaught error."""
     if status == 0:
         end_with(0)
         raise SystemExit(0)
@@ -72,7 +72,7 @@ def _finished(status: int, *_: object) -> None:
         end_with(1)
 
 
-_run_file.errcheck = _run_string.errcheck = _finished  # type: ignore[assignment]  # it may return nothing
+_run_file.errcheck = _run_string.errcheck = _finished  # type: ignore[assignment]  # an errcheck may return None
 
 
 def mark_interrupted() -> None:
@@ -84,16 +84,16 @@ def mark_interrupted() -> None:
 
 
 def set_flag(name: str, value: int) -> None:
-    """Change one of sys.flags, for which Python itself has no way."""
+    """Change one of sys.flags, which Python code cannot do."""
     position = type(sys.flags).__match_args__.index(name)
     setter = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_ssize_t, ctypes.py_object)
     _python.Py_IncRef(ctypes.py_object(value))
     setter(("PyStructSequence_SetItem", _python))(sys.flags, position, value)
 
 
-def keep(thing: object) -> None:
+def keep(value: object) -> None:
     """Never free an object, not even when the interpreter ends."""
-    _python.Py_IncRef(ctypes.py_object(thing))
+    _python.Py_IncRef(ctypes.py_object(value))
 
 
 def skip_destructors() -> None:
@@ -105,16 +105,16 @@ def skip_destructors() -> None:
 
 
 def end_with(code: int) -> None:
-    """Note the exit code of a program that has ended, for ``leave``."""
+    """Record the exit code of a program that has ended, for ``leave``."""
     _exit_codes.append(code)
 
 
 def leave() -> None:
     """End the process here, after threads are joined and atexit's callbacks called, if C++ threads still run.
 
-    An interpreter that tears itself down ends by pthread_exit whatever thread asks for its lock. A thread of
-    gloo asks when it drops the tensors of the last collective; a C++ destructor cannot be unwound, so that
-    the whole process would abort: "terminate called without an active exception". A program that ends by
+    During finalization the interpreter calls pthread_exit in every thread that requests the GIL. A thread of
+    gloo does so when it drops the tensors of the last collective; a C++ destructor cannot be unwound, so the
+    whole process would abort: "terminate called without an active exception". A program that ends by
     SystemExit, whose code is not visible here, is torn down as usual, after ``end_collectives``.
     """
     if not _exit_codes or len(os.listdir("/proc/self/task")) <= threading.active_count():
@@ -137,7 +137,7 @@ def end_collectives() -> None:
 
 
 def unbuffer_streams() -> None:
-    """Take the buffers off C's own streams, as ``python -u`` does."""
+    """Make C's own streams unbuffered, as ``python -u`` does."""
     for name in ("stdin", "stdout", "stderr"):
         _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, name), None, IONBF, 0)
 
@@ -145,14 +145,14 @@ def unbuffer_streams() -> None:
 def set_threads(env: Mapping[str, str]) -> None:
     """Give OpenMP, MKL and OpenBLAS the thread counts that they would have read from ``env`` at start.
 
-    No thread starts before one is needed. Libraries that are not there, or have other symbols, are passed by.
+    Threads start when they are first needed. Libraries that are not loaded, or lack the symbols, are skipped.
     """
     counts = {name: int(env[name]) for name in env if name.endswith("_NUM_THREADS") and env[name].isdigit()}
     openmp = counts.get("OMP_NUM_THREADS")
     threads = counts.get("MKL_NUM_THREADS") or openmp
     libraries = _loaded("libgomp", "libtorch_cpu", "openblas")
     if threads and (torch := libraries.get("libtorch_cpu")) and hasattr(torch, "mkl_serv_set_num_threads"):
-        # torch gives OpenMP what MKL says, and MKL says no more than there are cores.
+        # torch passes MKL's number on to OpenMP, and MKL limits it to the number of cores.
         openmp = min(threads, torch.mkl_get_max_threads())
         torch.mkl_serv_set_num_threads(openmp)
     if openmp and "libgomp" in libraries:
@@ -204,12 +204,12 @@ _exit_codes: list[int] = []
 
 
 def set_title(comm: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Show the container's own command and environment in /proc, to ``ps`` and to whoever reads them.
+    """Show the container's own command and environment in /proc, where ``ps`` reads them.
 
     Where the kernel was built without CONFIG_CHECKPOINT_RESTORE, only the short name changes.
     """
     _libc.prctl(PR_SET_NAME, ctypes.c_char_p(os.fsencode(comm)), 0, 0, 0)
-    command = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    command = b"".join(os.fsencode(argument) + b"\0" for argument in argv)
     variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
     # Private, because the kernel shows only anonymous memory.
     memory = mmap.mmap(-1, len(command + variables) + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,10 +1,10 @@
-"""The forkserver: a process that has imported torch and computed nothing, and forks containers.
+"""The forkserver: a process that has imported torch but run nothing with it, and forks containers.
 
-Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is
-done once; a container whose command is the kit's Python begins where the import ends. The runtime starts
-this program in its namespaces, and hands it the socket of one request for each container, as to the launcher
-(``runtime/launcher.py``): only the fork reads what is in it. It has a single thread and starts none: a fork
-copies only one.
+Most of the time between a training pod's start and its first step goes into ``import torch``. The forkserver
+imports it once; a container whose command is the kit's Python starts with the import done. The runtime starts
+this program in its namespaces, and passes it a socket for each container's request, as to the launcher
+(``runtime/launcher.py``): only the fork reads the request. It is single-threaded, because a fork copies only
+one thread.
 
 Which commands can be forked: ``command.py``. How the fork comes to look like a new interpreter:
 ``interpreter.py``. torchrun's workers: ``torchrun.py``.
@@ -35,8 +35,8 @@ from localkube.runtime.forkserver import interpreter, native, torchrun
 from localkube.runtime.forkserver.command import ForkPlan
 from localkube.runtime.forkserver.native import Become
 
-# What trainers and torchrun's agent import, also what they come to when they are well under way: an
-# optimizer's first step imports torch._dynamo, which takes longer than torch itself.
+# What trainers and torchrun's agent import, including imports after the start: an optimizer's first step
+# imports torch._dynamo, which takes longer than torch itself.
 MODULES = (
     "numpy",
     "numpy.random",
@@ -58,14 +58,14 @@ Launch = Callable[[dict[str, Any], dict[str, int], int, Callable[[], NoReturn]],
 
 def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
     """Import modules; returns the names of those that exist."""
-    # With one thread, because OpenBLAS starts its own when it is loaded; each fork gets its own number.
+    # One thread, because OpenBLAS starts its threads when it is loaded; each fork sets its own number.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or any(
         Path(path).exists() for path in ("/dev/kfd", "/dev/dxg")
     )
     # The first callback to be registered is the last to be called.
     if has_gpu:
-        atexit.register(gc.unfreeze)  # and profilers of the driver write at the very end
+        atexit.register(gc.unfreeze)  # and the driver's profilers write their output at exit
     else:
         atexit.register(native.leave)
         atexit.register(state.hide_loaded)
@@ -151,13 +151,13 @@ def main(arguments: list[str] | None = None, *, launch: Launch = launcher.launch
     settings = parser.parse_args(arguments)
     sock = socket.socket(fileno=int(settings.fd))
     sock.set_inheritable(False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is not for us
-    began = time.monotonic()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is not meant for the forkserver
+    started = time.monotonic()
     state = interpreter.ForkserverState(_MODULES_AT_START)
     loaded = load(settings.module or list(MODULES), state)
     if sys.getfilesystemencoding() != "utf-8" or len(os.listdir("/proc/self/task")) != 1:
         sys.exit("the forkserver needs a UTF-8 locale, and modules that start no threads")
-    messages.send(sock, {"ready": round(time.monotonic() - began, 3), "imports": loaded}, [])
+    messages.send(sock, {"ready": round(time.monotonic() - started, 3), "imports": loaded}, [])
     try:
         launcher.serve(sock, helper(launch, state))
     except ConnectionError:

@@ -20,7 +20,7 @@ from localkube.runtime.forkserver.command import ForkPlan, is_torchrun, plan
 
 
 class ForkedWorker(subprocess.Popen[bytes]):
-    """A worker that was forked, not executed; what waits for it and signals it is Popen's own code."""
+    """A worker that was forked, not executed; Popen's own code waits for it and signals it."""
 
     def __init__(self, args: Sequence[str], pid: int) -> None:
         self.args, self.pid, self.returncode = args, pid, None
@@ -31,7 +31,7 @@ class ForkedWorker(subprocess.Popen[bytes]):
 
 
 def prepare(container: ForkPlan, state: interpreter.ForkserverState) -> Callable[[], None]:
-    """Leave a zygote aside if the container runs torchrun; return what is to do before it runs.
+    """Fork a zygote if the container runs torchrun; return a function to call before torchrun runs.
 
     Raises:
         native.Become: In a worker, on the way to its program.
@@ -42,12 +42,12 @@ def prepare(container: ForkPlan, state: interpreter.ForkserverState) -> Callable
     parent = os.getpid()
     if os.fork() == 0:
         ours.close()
-        _be_zygote(theirs, parent, state)
+        _run_zygote(theirs, parent, state)
     theirs.close()
     return lambda: _replace_popen(ours, container["executable"])
 
 
-def _be_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverState) -> None:
+def _run_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverState) -> None:
     syscalls.die_with_parent()
     if os.getppid() != parent:
         os._exit(0)
@@ -59,11 +59,11 @@ def _be_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverSt
     while received := messages.receive(sock):
         request, descriptors = received
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        middle = os.fork()
-        if middle == 0:
-            _be_middle(request, descriptors, sock, writer, state)
+        intermediate = os.fork()
+        if intermediate == 0:
+            _fork_worker(request, descriptors, sock, writer, state)
         os.close(writer)
-        os.waitpid(middle, 0)
+        os.waitpid(intermediate, 0)
         answer = os.read(reader, 32)
         for descriptor in (reader, *descriptors):
             os.close(descriptor)
@@ -71,16 +71,16 @@ def _be_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverSt
     os._exit(0)
 
 
-def _be_middle(
+def _fork_worker(
     request: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, state: Any
 ) -> None:
     """Fork the worker and end, which makes it torchrun's child."""
-    middle = os.getpid()
+    intermediate = os.getpid()
     worker = os.fork()
     if worker:
         os.write(writer, str(worker).encode())
         os._exit(0)
-    while os.getppid() == middle:
+    while os.getppid() == intermediate:
         os.sched_yield()
     sock.detach()
     os.setsid()
@@ -93,7 +93,7 @@ def _be_middle(
 
 
 def _replace_popen(sock: socket.socket, python: str) -> None:
-    """Let torchrun's subprocess handler ask the zygote for its workers."""
+    """Let torchrun's subprocess handler request its workers from the zygote."""
     with suppress(ImportError):
         from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
@@ -111,11 +111,11 @@ class _Popen:
     def __call__(
         self, args: Sequence[str], env: dict[str, str], stdout: Any, stderr: Any, **options: Any
     ) -> Any:
-        argv = [os.fspath(word) for word in args]
-        # What is loaded into this process is loaded into its forks; another library is not.
+        argv = [os.fspath(argument) for argument in args]
+        # A preloaded library of this process is also loaded in its forks; another one is not.
         same = os.environ.get("LD_PRELOAD") == env.get("LD_PRELOAD")
-        decisive = {name: value for name, value in env.items() if name != "LD_PRELOAD" or not same}
-        worker = plan(argv, decisive, python=self._python, path=env.get("PATH", ""))
+        checked_env = {name: value for name, value in env.items() if name != "LD_PRELOAD" or not same}
+        worker = plan(argv, checked_env, python=self._python, path=env.get("PATH", ""))
         if worker is not None and options == {"start_new_session": True}:
             pid = self._request(worker, env, [0, _number(stdout, 1), _number(stderr, 2)])
             if pid:

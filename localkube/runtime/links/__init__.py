@@ -1,1 +1,1 @@
-"""Network interfaces by netlink: making them, and how fast what leaves by them may be."""
+"""Network interfaces, by netlink: create them, and limit the rate of their egress traffic."""

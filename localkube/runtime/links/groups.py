@@ -1,7 +1,7 @@
 """Bridges of groups of nodes between the cluster's bridge and their pods, and the limits of their uplinks.
 
-A group, such as a rack, has a bridge, which a pair of interfaces connects to that of the group around it.
-What its nodes send to others leaves by one end of the pair, what they receive by the other: both are shaped.
+A group, such as a rack, has a bridge, which a veth pair connects to the bridge of the group around it.
+Traffic from its nodes leaves by one end of the pair, traffic to them by the other: both are shaped.
 Standard library only, for ``init.py``.
 """
 
@@ -18,7 +18,7 @@ Group = dict[str, Any]
 
 
 class NodeLinks:
-    """The groups that there are, and where each node's interfaces are connected."""
+    """The current groups, and the bridge that each node is connected to."""
 
     def __init__(self, netlink: Netlink) -> None:
         self._netlink = netlink
@@ -31,7 +31,7 @@ class NodeLinks:
         return self._bridges.get(address) or self._bridges.get(prefix) or BRIDGE
 
     def replace(self, groups: Sequence[Group], bridges: Mapping[str, str], addresses: Iterable[str]) -> None:
-        """Replace the groups; what stays as it is keeps its connections.
+        """Replace the groups; unchanged groups keep their connections.
 
         Args:
             groups: Outer ones first: ``bridge``, ``parent``, the bridge around it, and the shapes of its
@@ -45,7 +45,7 @@ class NodeLinks:
                 self._connect(group, new=before is None)
             state = self._groups[group["bridge"]]
             for end in ("up", "down"):
-                # Forgotten first: after a refusal its state is unknown.
+                # Removed first: after an error its state is unknown.
                 shape(self._netlink, group["bridge"] + end, group[end], state.pop(end, None))
                 state[end] = group[end]
         self._bridges = bridges

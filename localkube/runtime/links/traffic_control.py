@@ -1,7 +1,7 @@
-"""Queueing disciplines of an interface: HTB classes with a rate, which u32 filters fill by destination.
+"""Queueing disciplines of an interface: HTB classes with a rate, selected by u32 filters on the destination.
 
-Standard library only, for ``init.py``. Layouts: linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h; what
-``tc qdisc``, ``tc class`` and ``tc filter`` send.
+Standard library only, for ``init.py``. Layouts: linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h; the
+requests are those of ``tc qdisc``, ``tc class`` and ``tc filter``.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ Shape = dict[str, Any]
 
 
 def shape(netlink: Netlink, name: str, requested: Shape, before: Shape | None) -> None:
-    """Limit what leaves by an interface.
+    """Limit the egress traffic of an interface.
 
     Args:
-        requested: ``rate`` of all of it, in bytes per second, 0 for any; ``latency`` in nanoseconds; and
+        requested: The total ``rate`` in bytes per second, 0 for no limit; ``latency`` in nanoseconds; and
             ``classes``, each with ``rate``, ``latency`` and ``to``, pairs of a network's address and length.
-        before: What it was limited to; rates alone change without a packet's loss.
+        before: The previous shape; if only rates change, no packet is lost.
 
     Raises:
         ContainerStartError: The kernel lacks a queueing discipline.
@@ -54,15 +54,15 @@ def shape(netlink: Netlink, name: str, requested: Shape, before: Shape | None) -
         flags, new = NLM_F_CREATE | NLM_F_EXCL, True
     else:
         flags, new = NLM_F_CREATE | NLM_F_REPLACE, False
-    whole, parent = requested["rate"], HTB
-    if whole:
+    total, parent = requested["rate"], HTB
+    if total:
         parent = HTB | WHOLE
-        _class(netlink, index, WHOLE, HTB, (whole, whole), flags)
-        _class(netlink, index, DEFAULT, parent, (whole, whole), flags)
+        _class(netlink, index, WHOLE, HTB, (total, total), flags)
+        _class(netlink, index, DEFAULT, parent, (total, total), flags)
         _leaf(netlink, index, DEFAULT, requested, new=new)
     for number, part in enumerate(requested["classes"], FIRST):
-        # What is assured to a class it takes even if all of them together have more than the whole.
-        rates = (LEAST_RATE if whole else part["rate"], part["rate"])
+        # HTB grants a class its assured rate even if their sum exceeds the parent's: so it is minimal here.
+        rates = (LEAST_RATE if total else part["rate"], part["rate"])
         _class(netlink, index, number, parent, rates, flags)
         _leaf(netlink, index, number, part, new=new)
         for address, length in part["to"] if new else ():
@@ -80,27 +80,27 @@ def transmitted(netlink: Netlink, name: str) -> dict[int, int]:
 
 
 def _structure(requested: Shape) -> object:
-    """Describe what only a new tree of classes changes."""
+    """Return the parts of a shape that only a new tree of classes can change."""
     networks = [(part["to"], bool(part["latency"])) for part in requested["classes"]]
     return bool(requested["rate"]), bool(requested["latency"]), networks
 
 
 def _class(netlink: Netlink, index: int, number: int, parent: int, rates: Sequence[int], flags: int) -> None:
-    assured, most = rates
+    assured, ceiling = rates
     ticks = int(BURST_SECONDS * 1e9 / TICK_NANOSECONDS)
     specs = b"".join(
         struct.pack("=BBHhHI", 0, LINKLAYER_ETHERNET, 0, 0, 0, min(rate, 0xFFFFFFFF)) for rate in rates
     )
     options = attribute(TCA_HTB_PARMS, specs + struct.pack("=5I", ticks, ticks, QUANTUM, 0, 0))
     options += attribute(TCA_HTB_RATE64, struct.pack("=Q", assured))
-    options += attribute(TCA_HTB_CEIL64, struct.pack("=Q", most))
+    options += attribute(TCA_HTB_CEIL64, struct.pack("=Q", ceiling))
     header = _header(index, HTB | number, parent)
     body = header + attribute(TCA_KIND, b"htb\0") + attribute(TCA_OPTIONS, options)
     _send(netlink, RTM_NEWTCLASS, flags, body, "htb")
 
 
 def _leaf(netlink: Netlink, index: int, number: int, part: Shape, *, new: bool) -> None:
-    """Give a class its queue: short, as a full one delays all that comes; with the latency that is set."""
+    """Give a class its queue, with its latency: a short one, because a full queue delays every packet."""
     header = _header(index, (number + 16) << 16, HTB | number)
     limit = max(LEAST_QUEUE, int(QUEUE_SECONDS * part["rate"]))
     if part["latency"]:

@@ -1,7 +1,7 @@
 """Plain mode's preload library: found in the wheel or the cache, or compiled, which takes a second.
 
-The compiler is the machine's own, or the one in the PyPI package ``ziglang``. The library is C because it
-stands between programs and the C library.
+The compiler is the machine's own, or the one in the PyPI package ``ziglang``. The library is written in C
+because it interposes on functions of the C library.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from localkube.errors import LocalClusterError, Skipped
 from localkube.paths import cache_dir, packaged_program, private_dir, unwritable
 
 SOURCES = Path(__file__).parent
-# Debugging tables would hold the path of the sources; a release is the same bytes wherever it is built.
+# Debug information would contain the path of the sources; a release is reproducible wherever it is built.
 FLAGS = ("-O2", "-g0", "-fPIC", "-shared", "-fno-lto", "-Wno-nonnull-compare", "-Wno-unknown-warning-option")
 NAME = "trainyard-preload.so"
 COMPILERS = ("cc", "gcc", "clang")
@@ -54,9 +54,9 @@ def key(machine: str = "") -> str:
     return digest.hexdigest()[:12]
 
 
-def compile_library(compiler: list[str], goal: Path) -> None:
-    """Compile the library to ``goal``."""
-    command = [*compiler, *FLAGS, "-o", str(goal), *map(str, sorted(SOURCES.glob("*.c"))), "-ldl"]
+def compile_library(compiler: list[str], output: Path) -> None:
+    """Compile the library to ``output``."""
+    command = [*compiler, *FLAGS, "-o", str(output), *map(str, sorted(SOURCES.glob("*.c"))), "-ldl"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -65,30 +65,30 @@ def compile_library(compiler: list[str], goal: Path) -> None:
         raise _failed(compiler, "\n".join(done.stderr.strip().splitlines()[:6]))
 
 
-def _failed(compiler: list[str], why: str) -> LocalClusterError:
+def _failed(compiler: list[str], reason: str) -> LocalClusterError:
     return LocalClusterError(
-        f"plain mode's library could not be compiled: {why}",
+        f"plain mode's library could not be compiled: {reason}",
         about=" ".join(compiler),
         fix="install a C compiler with its headers (apt-get install gcc libc6-dev), or: pip install ziglang",
     )
 
 
-def _compile(goal: Path) -> None:
-    """Compile by the first compiler that can: a ``cc`` may be there without the rest of its package."""
-    found = (shutil.which(name) for name in (os.environ.get("CC", ""), *COMPILERS) if name)
-    compilers = [[path] for path in found if path]
+def _compile(output: Path) -> None:
+    """Compile with the first compiler that works: ``cc`` may be installed without the C headers."""
+    paths = (shutil.which(name) for name in (os.environ.get("CC", ""), *COMPILERS) if name)
+    compilers = [[path] for path in paths if path]
     if importlib.util.find_spec("ziglang"):
         compilers.append([sys.executable, "-m", "ziglang", "cc"])
     failures = []
     for compiler in compilers:
         try:
-            return compile_library(compiler, goal)
+            return compile_library(compiler, output)
         except LocalClusterError as error:
             failures.append(error)
     if failures:
         raise failures[0]
     raise LocalClusterError(
-        "plain mode needs a C compiler, once, and there is none",
+        "plain mode needs a C compiler once, and none was found",
         about="cc, gcc, clang and the Python package ziglang",
         fix="pip install ziglang, or have an administrator install gcc",
     )
