@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # How sure a rule is: the API or the node says so; the evidence fits best; it may be the reason.
 CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
-CONSEQUENCE = 0  # of something else: listed only where no rule finds what it follows from
+CONSEQUENCE = 0  # of another cause: listed only if no rule finds that cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +73,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a run is as it is.
+    """The causes of a run's state.
 
     Attributes:
         about: The run.
-        status: Its status, in words.
+        status: Its status, as text.
         causes: The most certain and earliest first; empty if nothing is wrong.
-        unread: What was not looked at, and why: what this user may not read, ranks without collectives.
-        ranks: Where the ranks of a running run are, if somebody looked.
+        unread: What could not be read, and why: kinds without permission, ranks without collectives.
+        ranks: What the ranks of a running run do, if their processes were inspected.
 
     Example:
         >>> run.why()
@@ -110,7 +110,7 @@ class Diagnosis:
         return self.causes[0].line if self.causes else ""
 
     def plot(self) -> "Picture | None":
-        """Draw where the ranks of a hang are: the last collectives of each; None if no rank has told.
+        """Draw where the ranks of a hang are: its last collectives per rank; None if no rank reported any.
 
         Example:
             >>> run.why().plot().save("hang.png")
@@ -123,9 +123,7 @@ class Diagnosis:
         waiting = [state.pending for state in self.ranks if state.pending]
         if not waiting:
             return None
-        first = max(
-            waiting, key=lambda call: sum(call_of_peer.group == call.group for call_of_peer in waiting)
-        )
+        first = max(waiting, key=lambda call: sum(peer.group == call.group for peer in waiting))
         rows = []
         for state in self.ranks:
             calls = last_calls(state, first.group)
@@ -136,7 +134,7 @@ class Diagnosis:
         return plot_collectives(rows, group=first.group_name, title=self.line)
 
     def json(self) -> dict[str, Any]:
-        """Convert it into what JSON can carry."""
+        """Convert to a dict of JSON types."""
         causes = [asdict(cause) | {"fix": plain(cause.fix)} for cause in self.causes]
         return asdict(self) | {"causes": causes}
 

@@ -17,7 +17,7 @@ from kitlib.k8s.events import NODES_NAMESPACE
 from kitlib.k8s.logs import last_lines
 from kitlib.k8s.manifests import Object
 
-# Of the namespace and the cluster, those that can be the reason why a pod does not run.
+# Kinds of the namespace and the cluster that can keep a pod from running.
 KINDS = (
     *("Pod", "Job", "ReplicaSet", "Service", "ServiceAccount", "Node", "PriorityClass", "NetworkPolicy"),
     *("PersistentVolumeClaim", "PersistentVolume", "StorageClass", "ResourceQuota", "LimitRange"),
@@ -41,11 +41,11 @@ def collect(
     Args:
         kube: The cluster's API.
         run: The run's name.
-        main: The object that makes its pods.
-        pods_of_run: Its pods; deleted ones as they were.
+        main: The object that creates its pods.
+        pods_of_run: Its pods; deleted ones in their last known state.
         logs: The lines of its ranks.
-        kinds: The kinds to read beside them.
-        phase: Of the run, as in `Facts`, and so are the next.
+        kinds: Further kinds to read.
+        phase: The run's phase; this and the following arguments are as in `Facts`.
         processes: What each rank's process does.
         hang_seconds: For how long no rank has written a line.
     """

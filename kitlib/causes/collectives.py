@@ -30,7 +30,7 @@ class Group:
 
     Attributes:
         name: Its name in torch.
-        description: As its creator says.
+        description: The text that its creator gave it (``group_desc``).
         ranks: Its members.
     """
 
@@ -45,12 +45,12 @@ class Collective:
 
     Attributes:
         group: The name of its process group in torch.
-        description: As the group's creator says.
+        description: The description of the group.
         number: Its sequence number in the group.
         op: ``all_reduce``, ``barrier`` …
         sizes: The shapes of its inputs.
-        is_pending: It is not complete.
-        is_p2p: It is no collective, and numbered by itself.
+        is_pending: Whether it is incomplete.
+        is_p2p: Whether it is a send or a receive, which torch numbers separately.
         time: When it was called, in seconds by its node's clock.
     """
 
@@ -71,14 +71,14 @@ class Collective:
 
     @property
     def group_name(self) -> str:
-        """Its group, as people call it."""
+        """Its group's name for display."""
         if self.description in ("", DEFAULT):
             return "the group of all ranks"
         return f"group {self.group if self.description == 'undefined' else self.description}"
 
 
 class Rank(Protocol):
-    """A rank of which the collectives are known, or not."""
+    """A rank with its collectives, as far as they are known."""
 
     @property
     def rank(self) -> int | str: ...
@@ -118,7 +118,7 @@ class Difference:
 
 
 def differences(ranks: Sequence[Rank]) -> Iterator[Difference]:
-    """Find the first difference of each group: another operation or shape, or a call that not all made."""
+    """Find the first difference of each group: an operation, a shape, or a call that some ranks lack."""
     for name in dict.fromkeys(call.group for rank in ranks for call in rank.collectives):
         calls = {rank.rank: last_calls(rank, name) for rank in ranks}
         groups = [rank.groups[name] for rank in ranks if name in rank.groups]
@@ -136,20 +136,22 @@ def differences(ranks: Sequence[Rank]) -> Iterator[Difference]:
 def _difference(
     name: str, number: int, calls: Mapping[int | str, Mapping[int, Collective]]
 ) -> Difference | None:
-    here = {rank: calls_of_rank[number] for rank, calls_of_rank in calls.items() if number in calls_of_rank}
-    # What a rank recorded before the oldest entry that it still has is not known.
+    by_rank = {
+        rank: calls_of_rank[number] for rank, calls_of_rank in calls.items() if number in calls_of_rank
+    }
+    # The flight recorder is a ring buffer: calls older than a rank's oldest entry are unknown.
     absent = tuple(rank for rank, calls_of_rank in calls.items() if number > max(calls_of_rank, default=0))
-    some = [*here.values()]
-    pending = [call for call in some if call.is_pending]
-    if len({call.op for call in some}) > 1:
-        return Difference(name, number, here, absent, "op")
-    if pending and some[0].op in SAME_SIZES and len({call.sizes for call in some}) > 1:
-        return Difference(name, number, here, absent, "sizes")
-    return Difference(name, number, here, absent) if absent and pending else None
+    group_calls = [*by_rank.values()]
+    pending = [call for call in group_calls if call.is_pending]
+    if len({call.op for call in group_calls}) > 1:
+        return Difference(name, number, by_rank, absent, "op")
+    if pending and group_calls[0].op in SAME_SIZES and len({call.sizes for call in group_calls}) > 1:
+        return Difference(name, number, by_rank, absent, "sizes")
+    return Difference(name, number, by_rank, absent) if absent and pending else None
 
 
 def last_calls(rank: Rank, group: str) -> dict[int, Collective]:
-    """Map the numbers of a rank's last calls in a group, since it was made, to the calls."""
+    """Map the numbers of a rank's last calls in a group, since it was created, to the calls."""
     calls: dict[int, Collective] = {}
     for call in reversed(rank.collectives):
         if call.group == group and not call.is_p2p:

@@ -1,7 +1,7 @@
 """How each rank of a run ended: by its traceback, torchrun's table of failures, and what the node saw. Pure.
 
-Ranks that report nothing (killed, ``os._exit``) are known by their exit codes. The clocks of nodes differ: a
-pod's times are moved by what lies between the kubelet's time of its end and the API server's of that report.
+Ranks that report nothing (killed, ``os._exit``) are known by exit codes. Clocks of nodes differ, so
+times of a pod are shifted by the API server's time of the report of its end minus the kubelet's time of it.
 """
 
 import re
@@ -19,7 +19,7 @@ from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 from kitlib.metrics.events import parse_line
 
-# A connection to another rank that broke: its end is a consequence wherever another rank ended otherwise.
+# A broken connection to another rank: a consequence if any other rank ended in another way.
 _BROKEN = re.compile(
     r"gloo/transport|Connection (?:was likely )?closed|Connection reset by peer|Broken pipe|recvValue failed"
     r"|sendBytes failed|DistNetworkError|ncclRemoteError|NCCL communicator was aborted|ncclSystemError"
@@ -42,7 +42,7 @@ _GIVES_UP = re.compile(
     r"Root Cause \(first observed failure\)|torch\.distributed\.\S{1,80}\.ChildFailedError"
 )
 _FIELD = re.compile(r"\s{1,40}(rank|exitcode|traceback|error_file)\s{0,40}: (.*)")
-_TOLD_TO_END = re.compile(r"Received 15 death signal|SignalException: Process \d{1,9} got signal: 15")
+_SIGTERM_RECEIVED = re.compile(r"Received 15 death signal|SignalException: Process \d{1,9} got signal: 15")
 _EXIT_BARRIER = re.compile(r"Error waiting on exit barrier")
 _ADDRESS = re.compile(r"(?:peer|error|from|to) \[([\da-fA-F.:]+)\]")  # of the other end, in gloo's errors
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
@@ -57,20 +57,20 @@ REPORT_SECONDS = 0.3  # torchrun looks after its processes ten times a second
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of a rank that did not come to its end.
+    """How a rank that failed ended.
 
     Attributes:
         rank: Its rank, or the replica of a parameter server.
-        pod: Its pod, as it was last; None of a run on this machine.
+        pod: Its pod in its last known state; None for a run on this machine.
         time: When it ended, RFC 3339, by the API server's clock.
         code: Its exit code; None where it was not observed.
         signal: The signal that ended it, such as ``SIGKILL``.
-        error: The exception, or the last line; of several lines.
+        error: The exception, which may span several lines, or the last line of the log.
         text: Its traceback, or its last lines.
         oom: Whether the node's kernel killed it for its memory limit.
         survived: Whether the traceback may not have ended the process.
-        follows: Whether its end is a consequence of another's.
-        launcher: What torchrun reported of it.
+        follows: Whether its end is a consequence of another rank's end.
+        launcher: What torchrun reported about it.
     """
 
     rank: int | str
@@ -91,7 +91,7 @@ class RankEnd:
 
     @property
     def log(self) -> int | str:
-        """What ``run.logs(rank=…)`` knows it by: logs are those of pods."""
+        """The rank for ``run.logs(rank=…)``, whose logs are per pod."""
         return self.rank if self.pod is None else pods.replica_id(self.pod)
 
 
@@ -107,10 +107,10 @@ class _Report:
 
 
 def rank_ends(facts: Facts) -> list[RankEnd]:
-    """Find the ends of all ranks that failed, in their order: those of their own, then what followed."""
+    """Find the ends of all ranks that failed, in order: the independent ones, then the consequences."""
     ends = [
         replace(end, time=_corrected(end.time, pod))
-        for key, pod in _places(facts)
+        for key, pod in _pods_by_rank(facts)
         for lines in (_lines(key, pod, facts),)
         for end in _ends_in([key] if pod is None else _ranks_in(key, pod, lines), pod, _last_attempt(lines))
     ]
@@ -120,21 +120,21 @@ def rank_ends(facts: Facts) -> list[RankEnd]:
 
 
 def _is_replaced(end: RankEnd) -> bool:
-    """Tell whether it is a worker or a server of a master, which ends the run and replaces those."""
+    """Tell whether it is a worker or server whose master replaces it and decides how the run ends."""
     return end.pod is not None and isinstance(pods.replica_id(end.pod), str) and end.rank != "master"
 
 
 def broken_connection(text: str) -> bool:
-    """Tell whether an error says that a connection to another rank broke, and nothing of its own."""
+    """Tell whether an error reports only a broken connection to another rank."""
     return bool(_BROKEN.search(text) and _DISTRIBUTED.search(text)) and not _OWN.search(text)
 
 
 def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
-    """Find the ranks that ended unheard: where all others only lost a connection, it was to one of these.
+    """Find the ranks that ended without reporting it: the others lost their connections to one of these.
 
-    Their errors have the address of the pod to which the connection was. A rank of it that reports no broken
-    connection itself ended before: with exit code 0, or while torchrun told it to end. Where no address
-    tells, ranks of which nothing reports come before those that their launcher ended; their pods may be gone.
+    Those errors name the address of the peer's pod. A rank of that pod that reports no broken
+    connection itself ended earlier: with exit code 0, or by a SIGTERM from torchrun. Without an
+    address, ranks without any report precede those that their launcher ended; their pods may be gone.
     """
     if not facts.pods and not any(_ranks_in(key, None, facts.logs[key])[1:] for key in facts.logs):
         return []
@@ -142,9 +142,9 @@ def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
         return []
     blamed = Counter(address for end in ends for address in _ADDRESS.findall(end.error))
     by_rank = {end.rank: end for end in ends}
-    unheard, present = list[tuple[tuple[int, bool], RankEnd]](), set[int | str]()
-    known = {(pod.get("status") or {}).get("podIP") for pod in facts.pods}
-    for key, pod in _places(facts):
+    silent_ends, present = list[tuple[tuple[int, bool], RankEnd]](), set[int | str]()
+    pod_ips = {(pod.get("status") or {}).get("podIP") for pod in facts.pods}
+    for key, pod in _pods_by_rank(facts):
         lines, address = _lines(key, pod, facts), ((pod or {}).get("status") or {}).get("podIP")
         present.update(_ranks_in(key, pod, lines))
         for rank in _ranks_in(key, pod, lines):
@@ -154,33 +154,33 @@ def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
             last = _last_lines(lines, rank)
             others = [lost.name for lost in ends if address and address in lost.error]
             launcher = f"{', '.join(others)} lost the connection to its pod" if others else ""
-            code = 0 if _ended_well(end, pod, lines) else None
+            code = 0 if _exited_zero(end, pod, lines) else None
             error, detail = "".join(last[-1:]), "\n".join(last)
             silent = RankEnd(rank, pod, "", code, "", error, detail, launcher=launcher)
-            unheard.append(((-blamed[address or ""], end is not None), silent))
-    gone = [rank for rank in all_ranks(facts) if rank not in present]
-    of_gone = sum(count for address, count in blamed.items() if address not in known)
-    unheard += [((-of_gone, False), RankEnd(rank)) for rank in gone]
-    most = min((order for order, _ in unheard), default=None)
-    return [end for order, end in unheard if order == most]
+            silent_ends.append(((-blamed[address or ""], end is not None), silent))
+    ranks_without_pod = [rank for rank in all_ranks(facts) if rank not in present]
+    blamed_without_pod = sum(count for address, count in blamed.items() if address not in pod_ips)
+    silent_ends += [((-blamed_without_pod, False), RankEnd(rank)) for rank in ranks_without_pod]
+    lowest = min((order for order, _ in silent_ends), default=None)
+    return [end for order, end in silent_ends if order == lowest]
 
 
-def _ended_well(end: RankEnd | None, pod: Object | None, lines: Sequence[Line]) -> bool:
+def _exited_zero(end: RankEnd | None, pod: Object | None, lines: Sequence[Line]) -> bool:
     """Tell whether a rank that reports nothing ended with exit code 0, as its container or launcher shows."""
     if _EXIT_BARRIER.search("\n".join(line.text for line in lines)):
         return pod is None or pods.finished(pod) or pods.deleted(pod)
     return end is None and (pod is None or bool(_reports(lines)) or _terminated(pod).get("exitCode") == 0)
 
 
-def _places(facts: Facts) -> list[tuple[int | str, Object | None]]:
+def _pods_by_rank(facts: Facts) -> list[tuple[int | str, Object | None]]:
     """List the pods by their ranks; of a run on this machine, its log alone."""
-    places = [(pods.replica_id(pod), pod) for pod in facts.pods]
-    return [*places] or [(key, None) for key in facts.logs]
+    by_rank_of_pod = [(pods.replica_id(pod), pod) for pod in facts.pods]
+    return [*by_rank_of_pod] or [(key, None) for key in facts.logs]
 
 
 def all_ranks(facts: Facts) -> list[int | str]:
     """List all ranks of the run, as far as its pods and logs tell: also those whose pods are gone."""
-    by_pod = {key: _ranks_in(key, pod, _lines(key, pod, facts)) for key, pod in _places(facts)}
+    by_pod = {key: _ranks_in(key, pod, _lines(key, pod, facts)) for key, pod in _pods_by_rank(facts)}
     count = max(map(len, by_pod.values()), default=1)
     absent = [key for key in range(facts.wanted) if key not in by_pod] if 0 in by_pod or 1 in by_pod else []
     present = [rank for ranks in by_pod.values() for rank in ranks]
@@ -223,7 +223,7 @@ def _lines(key: int | str, pod: Object | None, facts: Facts) -> list[Line]:
 
 
 def _last_attempt(lines: Sequence[Line]) -> Sequence[Line]:
-    """Leave out what ranks wrote that torchrun has restarted since: they survived it."""
+    """Drop the lines before torchrun's last restart of the ranks: they survived those errors."""
     ends = [index for index, line in enumerate(lines) if _FAILED.search(line.text)]
     final = ends and any(_GIVES_UP.match(tracebacks.without_prefix(line.text)) for line in lines[ends[-1] :])
     earlier = ends[:-1] if final else ends
@@ -238,10 +238,10 @@ def _ends_in(ranks: Sequence[int | str], pod: Object | None, lines: Sequence[Lin
             yield RankEnd(rank, pod, since, error=unreachable, text="\n".join(_last_lines(lines, rank)))
         return
     state = _terminated(pod)
-    full = state.get("reason") == "OOMKilled"
+    is_oom = state.get("reason") == "OOMKilled"
     reports, written = _reports(lines), tracebacks.find(lines)
-    # Where torch names no rank, the first that is no broken connection is that of the process that torchrun
-    # saw end first.
+    # Where torch names no rank, the first error that is no broken connection is that of the process that
+    # torchrun saw end first.
     unnamed = sorted(
         (failure for failure in written if failure.rank is None and not failure.survived),
         key=lambda failure: broken_connection(failure.text),
@@ -252,13 +252,13 @@ def _ends_in(ranks: Sequence[int | str], pod: Object | None, lines: Sequence[Lin
         if match is None and report.root:
             match = next((one for one in unnamed if report.code > 0 or not one.is_python), None)
         seen.add(report.rank)
-        yield _reported(report, match, lines, pod, full=full)
+        yield _reported(report, match, lines, pod, is_oom=is_oom)
     for failure in sorted(written, key=lambda failure: failure.survived):
         rank = one_of(ranks) if failure.rank is None else failure.rank
         if rank not in seen and not (reports and failure.rank is None):
             seen.add(rank)
             spawned = _SPAWNED.search(failure.text)
-            yield _judged(
+            yield _classified(
                 RankEnd(
                     rank,
                     pod,
@@ -267,17 +267,17 @@ def _ends_in(ranks: Sequence[int | str], pod: Object | None, lines: Sequence[Lin
                     _signal_name(spawned[2]) if spawned and spawned[2] else "",
                     failure.error,
                     failure.text,
-                    oom=full and bool(spawned and spawned[2] == "SIGKILL"),
+                    oom=is_oom and bool(spawned and spawned[2] == "SIGKILL"),
                     survived=failure.survived,
                 )
             )
     ends_by_itself = not reports and not any(not failure.survived for failure in written)
-    if state.get("exitCode") and (ends_by_itself or (full and not reports)):
+    if state.get("exitCode") and (ends_by_itself or (is_oom and not reports)):
         yield _silent(one_of(ranks), pod, state, lines)
 
 
 def _reported(
-    report: _Report, match: Traceback | None, lines: Sequence[Line], pod: Object | None, *, full: bool
+    report: _Report, match: Traceback | None, lines: Sequence[Line], pod: Object | None, *, is_oom: bool
 ) -> RankEnd:
     """Describe the end of a rank that torchrun reports."""
     name = _signal_name(-report.code) if report.code < 0 else ""
@@ -290,36 +290,36 @@ def _reported(
     else:
         last = _last_lines(lines, report.rank)
         detail, error = "\n".join(last), error or ("" if name else "".join(last[-1:]))
-    oom = full and name == "SIGKILL"
+    oom = is_oom and name == "SIGKILL"
     end = RankEnd(report.rank, pod, time, report.code, name, error, detail, oom, launcher=launcher)
-    return _judged(end, closing=name == "SIGTERM" and not report.root)
+    return _classified(end, closing=name == "SIGTERM" and not report.root)
 
 
 def _silent(rank: int | str, pod: Object | None, state: Object, lines: Sequence[Line]) -> RankEnd:
-    """Describe the end of a rank of which only the node reports."""
+    """Describe the end of a rank that only the node reports."""
     code = state["exitCode"]
     number = state.get("signal") or (code - 128 if 128 < code < 128 + 65 else 0)
     last = _last_lines(lines, rank)
     name = _signal_name(number) if number else ""
-    if not name and (any(_TOLD_TO_END.search(line.text) for line in lines) or _launcher_left(pod, code)):
+    if not name and (any(_SIGTERM_RECEIVED.search(line.text) for line in lines) or _launcher_left(pod, code)):
         name = "SIGTERM"  # which torchrun makes an exception of its own
     error = "" if name else "".join(last[-1:])
-    if state.get("reason") == "ContainerStatusUnknown":  # its node was away: no signal of the program's
+    if state.get("reason") == "ContainerStatusUnknown":  # its node was away
         name, error = "", state.get("message") or "how its container ended is not known"
     time = state.get("finishedAt") or ""
     oom = state.get("reason") == "OOMKilled"
-    return _judged(RankEnd(rank, pod, time, code, name, error, "\n".join(last), oom))
+    return _classified(RankEnd(rank, pod, time, code, name, error, "\n".join(last), oom))
 
 
 def _launcher_left(pod: Object | None, code: int) -> bool:
-    """Tell whether torchrun ended for its pod's deletion: it reports what else ends its ranks."""
+    """Tell whether torchrun ended because its pod was deleted: it reports any other end of its ranks."""
     return code == 1 and pod is not None and pods.deleted(pod) and "torchrun" in _command(pod)
 
 
-def _judged(end: RankEnd, *, closing: bool = False) -> RankEnd:
+def _classified(end: RankEnd, *, closing: bool = False) -> RankEnd:
     """Tell whether an end is a consequence: a broken connection, or a process that its launcher ended."""
     deleted = end.pod is not None and pods.deleted(end.pod)
-    # torchrun, which reports, is killed together with its ranks, and ends those by SIGTERM.
+    # A SIGKILL of the pod kills torchrun as well, so it reports nothing; it ends its ranks by SIGTERM.
     killed = end.signal == "SIGTERM" or (end.signal == "SIGKILL" and not end.launcher)
     leaving = deleted and (killed or not (end.error or end.launcher))
     follows = (
@@ -366,10 +366,10 @@ def _last_lines(lines: Sequence[Line], rank: int | str) -> list[str]:
 
 
 def _terminated(pod: Object | None) -> Object:
-    """Find how the pod's container ended: the one that failed; of one that restarts, the last time."""
+    """Find how the pod's container ended; for one that restarts, its last end."""
     statuses = ((pod or {}).get("status") or {}).get("containerStatuses") or []
     name = pods.main_container(pod) if pod else ""
-    # Of its other containers another family tells.
+    # Other containers are handled by kitlib.causes.rules.containers.
     statuses = [status for status in statuses if status.get("name") == name] or statuses
     ended = [
         state
@@ -391,7 +391,7 @@ def _signal_name(number: int | str) -> str:
 
 
 def _earlier(time: str) -> str:
-    """Move a time of torchrun's report to the process's end."""
+    """Shift a time of torchrun's report back to the process's end."""
     return _shifted(time, -timedelta(seconds=REPORT_SECONDS))
 
 
@@ -414,7 +414,7 @@ def _order(end: RankEnd) -> float:
 
 
 def _corrected(time: str, pod: Object | None) -> str:
-    """Move a time by what the clock of the pod's node is behind the API server's."""
+    """Shift a time by how far the clock of the pod's node is behind the API server's."""
     finished = _moment(_terminated(pod).get("finishedAt") or "")
     managed = ((pod or {}).get("metadata") or {}).get("managedFields") or []
     reported = [
@@ -429,5 +429,5 @@ def _corrected(time: str, pod: Object | None) -> str:
 
 
 def own_ends(ends: Iterable[RankEnd]) -> list[RankEnd]:
-    """Select those that are no consequence, the first first."""
+    """Select the ends that are not consequences, the earliest first."""
     return [end for end in ends if not end.follows]

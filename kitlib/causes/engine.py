@@ -34,9 +34,9 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def causes(facts: Facts, among: Iterable[Rule] | None = None) -> list[Cause]:
-    """Find the causes: the most certain first, of those the earliest; each once.
+    """Find the causes without duplicates: the most certain first, then the earliest.
 
-    A consequence is listed only where nothing else is known; else the first cause rules it out.
+    A consequence is listed only if no other cause is known; otherwise the first cause rules it out.
     """
     candidates = [cause for rule in (all_rules() if among is None else among) for cause in rule(facts)]
     candidates.sort(key=lambda cause: (-cause.certainty, not cause.time, time_key(cause.time)))

@@ -16,21 +16,21 @@ from kitlib.k8s.manifests import Object
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known.
+    """What is known about a run.
 
     Attributes:
         run: The run's name.
-        main: The object that makes its pods; None where it is gone, or not on a cluster.
-        pods: Its pods that train: of each rank the newest, as it is, or as it was when it was deleted.
-        objects: Other objects of the namespace and the cluster, by kind; every one has its ``kind``.
+        main: The object that creates its pods; None if it is deleted, or the run is not on a cluster.
+        pods: Its training pods: the newest of each rank, in its current state or its last before deletion.
+        objects: Other objects of the namespace and the cluster, by kind; each object has its ``kind``.
         events: Events of the namespace and about nodes, oldest first.
         logs: Lines of each rank, or of each replica of parameter servers.
-        init_logs: The last lines of the init container that runs, by the name of its pod.
-        processes: Of a run that writes nothing any more, what each rank's process does.
-        hang_seconds: For how long no rank has written a line, where somebody measured it.
+        init_logs: The last lines of a running init container, by the name of its pod.
+        processes: What each rank's process does, for a run that has stopped writing.
+        hang_seconds: Seconds since any rank wrote a line; 0 if not measured.
         missing: Kinds that this user may not read, and why.
-        now: The time, by the API server's clock where it is known.
-        phase: Of the run: ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Deleted``.
+        now: The current time, by the API server's clock if it is known.
+        phase: The run's phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Deleted``.
     """
 
     run: str = ""
@@ -72,7 +72,7 @@ class Facts:
 
     @property
     def wanted(self) -> int:
-        """The pods of the complete run; without a main object those that there are."""
+        """The number of pods of the complete run; without a main object, of those that exist."""
         return len(self.pods) if self.main is None else job_kinds.wanted(self.main)
 
     @property

@@ -1,6 +1,6 @@
-"""Errors that a program, torch, NCCL or the driver words in a way that hides what to do.
+"""Errors of programs, torch, NCCL and the driver whose text does not say what to do.
 
-Each was recorded: of PyTorch, NCCL, CUDA, etcd and the C library; they stand in ``rules/known_errors.toml``.
+All were recorded from PyTorch, NCCL, CUDA, etcd and the C library; they are in ``rules/known_errors.toml``.
 """
 
 import re
@@ -13,15 +13,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KnownError:
-    """An error, by its words.
+    """An error, recognized by its text.
 
     Attributes:
         kind: Its name in `docs/why.md`.
         words: A regular expression of its text.
         means: What it means, as evidence.
         fix: What to do.
-        lasts: Whether it is one in the log of a rank that ended without a traceback, or still runs.
-        code: Of an error that an exit code alone tells.
+        lasts: Whether it counts without a traceback: in the log of a rank that ended, or still runs.
+        code: The exit code of an error that has no text.
     """
 
     kind: str
@@ -36,11 +36,11 @@ class KnownError:
 
 
 LONGEST = 8000  # characters
-# The first part of a path that is relative to the working directory, where what files= names is put.
+# The first part of a path relative to the working directory, where the files of files= are placed.
 _RELATIVE = re.compile(r"No such file or directory: '(?:\./)?(?!\.{1,2}/|/)([^'/\n]+)")
-# The same of a path above it, or from the root, which a volume alone can have.
+# The same for a parent path or an absolute path, which only a volume can provide.
 _ABOVE = re.compile(r"No such file or directory: '((?:\./)?\.\./|/)([^'\n./][^'\n]*)'")
-# What shells say of a program that they do not find.
+# The messages of shells that do not find a program.
 _NOT_FOUND = re.compile(
     r"^(?:(?:[\w./-]{1,80}: ){0,2}(?:line )?\d{1,6}: |(?:sh|bash|ash|dash): )?"
     r"([\w./+-]{1,80}): (?:command not found|not found)$"
@@ -48,7 +48,7 @@ _NOT_FOUND = re.compile(
 
 
 def missing_program(lines: Sequence[str]) -> tuple[str, str]:
-    """Find a program that a shell did not find, by the end of a log, and the line; empty for none."""
+    """Find a program that a shell did not find, and the line, at the end of a log; empty if there is none."""
     matches = (_NOT_FOUND.match(line.strip()[:200]) for line in reversed(lines[-3:]))
     return next(((match[1], match[0]) for match in matches if match), ("", ""))
 
@@ -60,12 +60,12 @@ def _errors() -> tuple[KnownError, ...]:
 
 
 def by_code(code: int) -> KnownError | None:
-    """Find what an exit code of a shell says that could not start what it was to start."""
+    """Find the meaning of a shell's exit code for a command that it could not start."""
     return next((error for error in _errors() if code and error.code == code), None)
 
 
 def _mounted(prefix: str, path: str) -> str:
-    """Name the mount with which a file has its path in a pod: a volume keeps the name of what is uploaded."""
+    """Suggest the mount that gives a file its path in a pod: a volume keeps the uploaded file's name."""
     *folders, name = path.strip("/").split("/")
     *above, folder = folders or [""]
     upload, mount = (f"{folder}/{name}", folder) if not above else ("/".join(folders), "/".join(above))
@@ -78,7 +78,7 @@ def _mounted(prefix: str, path: str) -> str:
 
 
 def known(text: str, *, lasting: bool = False) -> KnownError | None:
-    """Find what a text of an error says; with ``lasting`` of the errors that need no traceback."""
+    """Find the meaning of an error's text; with ``lasting`` among the errors that need no traceback."""
     errors = (error for error in _errors() if error.words and (error.lasts or not lasting))
     meaning = next((error for error in errors if error.matches(text)), None)
     if meaning and meaning.kind == "NoSuchFile" and (place := _RELATIVE.search(text[:LONGEST])):

@@ -1,6 +1,6 @@
-"""The processes of ranks: what the node's kernel and the ranks themselves say of them. Pure.
+"""The processes of ranks, as the node's kernel and the ranks themselves report them. Pure.
 
-`probe` looks at them, in a pod by exec; it changes nothing there. The collectives are in `collectives`.
+`probe` reads them, in a pod by exec; it changes nothing there. The collectives are in `collectives`.
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from kitlib import config
 from kitlib.causes.collectives import Collective, Group, is_collective, read_collectives, read_groups
 
-# By its folder on PYTHONPATH each rank tells `probe` which collective it is in.
+# With its folder on PYTHONPATH, each rank reports to `probe` which collective it is in.
 RANKS = config.DATA / "programs" / "ranks" / "sitecustomize.py"
-COMPUTES = 0.1  # of a core: a pod may have a limit
+COMPUTES = 0.1  # of a core; low, as a pod may have a CPU limit
 PROBE = (config.DATA / "programs" / "probe.py").read_text(encoding="utf-8")
 COMMAND = ("sh", "-c", 'exec "$(command -v python3 || command -v python)" -c "$0"', PROBE)
 _FRAME = re.compile(r"^\s+(\S+) \((\S+):(\d+)\)", re.MULTILINE)  # of py-spy
@@ -40,9 +40,9 @@ class Joining:
     """What a rank that is in ``init_process_group`` waits for.
 
     Attributes:
-        rank: As it says itself.
-        world_size: The ranks that it waits for.
-        address: Where it waits: host and port of the store; empty where it has reached that.
+        rank: The rank that it passes.
+        world_size: The number of ranks that it waits for.
+        address: Host and port of the store that it waits for; empty once it has reached the store.
     """
 
     rank: int
@@ -56,18 +56,18 @@ class RankState:
 
     Attributes:
         rank: Its rank.
-        pid: Its process, in its pod.
-        state: Of the kernel: ``R`` runs, ``S`` sleeps, ``D`` waits for a disk, ``T`` stopped, ``Z`` ended.
+        pid: Its process ID in its pod.
+        state: As in ``ps``: ``R`` runs, ``S`` sleeps, ``D`` waits for a disk, ``T`` stopped, ``Z`` ended.
         cpu: Cores that it uses.
-        helpers: The states of its own processes, as of a data loader, by their ids.
-        waits: The function of the kernel in which its main thread sleeps.
-        stack: Of its main thread; empty where it was not readable.
+        helpers: The states of its child processes, such as data loader workers, by process ID.
+        waits: The kernel function in which its main thread sleeps.
+        stack: The stack of its main thread; empty if it was not readable.
         groups: Its process groups, by their names in torch.
-        collectives: Its last ones, the oldest first, as torch's flight recorder has them.
-        time: When it answered, in seconds by its node's clock; 0 where it did not.
-        missing: Why it has no collectives, where it should.
+        collectives: Its last collectives from torch's flight recorder, the oldest first.
+        time: When it answered, in seconds by its node's clock; 0 if it did not answer.
+        missing: Why its collectives are missing.
         joining: What it waits for, if it is in ``init_process_group``.
-        world_size: The ranks that its launcher starts; 0 where that is not known.
+        world_size: The number of ranks that its launcher starts; 0 if unknown.
     """
 
     rank: int | str
@@ -118,7 +118,7 @@ def read_states(output: str, rank: int | str) -> Iterator[RankState]:
     rows: list[dict[str, Any]] = json.loads(output)
     launchers = [row for row in rows if _LAUNCHER.search(row["command"])]
     python = [row for row in rows if "python" in row["command"] and row not in launchers]
-    if launchers:  # what it has started has a rank
+    if launchers:  # the processes that it started have ranks
         python = [row for row in python if row["rank"]]
     answering = [row for row in rows if row.get("report") or row.get("answers")]
     ranks = answering + [row for row in python if row["local"] and row not in answering]
@@ -153,7 +153,7 @@ def read_states(output: str, rank: int | str) -> Iterator[RankState]:
 
 
 def _joining(values: dict[str, Any]) -> Joining | None:
-    """Read the variables of ``init_process_group``; of none, or before it knows them, nothing."""
+    """Read the variables of ``init_process_group``; None if it does not run, or does not know them yet."""
     if values.get("world_size", -1) < 1:
         return None
     address = f"{values['hostname']}:{values['port']}" if "hostname" in values else ""

@@ -1,7 +1,7 @@
-"""Ranks that do not meet: which of them keeps the others in ``init_process_group``. Pure.
+"""A rendezvous that does not complete: which ranks keep the others in ``init_process_group``. Pure.
 
-Each waits there until all of its world have come. Rank, world size and address are the variables of torch's
-own function, as the rank answers them; a rank that has not come yet does not answer.
+Each rank waits there until all have joined. Rank, world size and address are the variables of torch's
+own function, as the rank reports them; a rank that has not joined yet does not report.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ class Obstacle(NamedTuple):
     """Why ranks do not meet.
 
     Attributes:
-        ranks: Who is the reason; numbers of ranks that have no process are among them.
+        ranks: The ranks at fault, including ranks that have no process.
         kind: The kind of cause.
-        what: A clause of one rank, ``is in …``.
+        what: A clause about one rank, ``is in …``.
         fix: What to do.
     """
 
@@ -53,34 +53,36 @@ def _sizes(states: Sequence[RankState], joining: dict[int | str, Joining]) -> It
 
 def _addresses(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
     """Find ranks that wait at another address than rank 0: at one where no store is, or at themselves."""
-    places = {rank: call.address for rank, call in joining.items() if call.address}
-    local = [rank for rank, place in places.items() if rank != 0 and place.startswith(("localhost:", "127."))]
-    odd = local or [rank for rank in places if rank != 0]
+    endpoints = {rank: call.address for rank, call in joining.items() if call.address}
+    local = [
+        rank for rank, host in endpoints.items() if rank != 0 and host.startswith(("localhost:", "127."))
+    ]
+    odd = local or [rank for rank in endpoints if rank != 0]
     if not odd:
         return
-    place = places[odd[0]]
-    ranks = [rank for rank in odd if places[rank] == place]
-    what = f"is in init_process_group, and finds no store of rank 0 at {place}"
+    endpoint = endpoints[odd[0]]
+    ranks = [rank for rank in odd if endpoints[rank] == endpoint]
+    what = f"is in init_process_group, and finds no store of rank 0 at {endpoint}"
     if local:
         what += " (of each pod its own)"
-    elif 0 in places and places[0] != place:
-        what += f": rank 0 waits at {places[0]}"
-    elif 0 not in places and any(state.rank == 0 and not state.joining for state in states):
-        what += ": rank 0 has not made it yet"
+    elif 0 in endpoints and endpoints[0] != endpoint:
+        what += f": rank 0 waits at {endpoints[0]}"
+    elif 0 not in endpoints and any(state.rank == 0 and not state.joining for state in states):
+        what += ": rank 0 has not created it yet"
     fix = f"one MASTER_ADDR and MASTER_PORT for all ranks, those of rank 0's pod; {ENVIRONMENT}"
     yield Obstacle(ranks, "MasterAddress", what, fix)
 
 
 def _duplicates(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
-    """Find ranks that say that they are another."""
+    """Find ranks that join with the number of another rank."""
     for rank, call in joining.items():
         if isinstance(rank, int) and call.rank != rank and any(state.rank == call.rank for state in states):
-            what = f"is in init_process_group as rank {call.rank}, which is another's"
+            what = f"is in init_process_group as rank {call.rank}, which another process has"
             yield Obstacle([rank], "WorldSize", what, f"rank={rank}; {ENVIRONMENT}")
 
 
 def _absent(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
-    """Find the ranks for which the others wait: those that have not called it, or have no process."""
+    """Find the ranks for which the others wait: they have not called the function, or have no process."""
     size = max(call.world_size for call in joining.values())
     waits = f"{len(joining)} of {size} ranks wait for it in init_process_group"
     late = [state for state in states if not state.joining and not state.groups]
@@ -90,7 +92,7 @@ def _absent(states: Sequence[RankState], joining: dict[int | str, Joining]) -> I
             does = "sleeps (time.sleep)"
         elif state.cpu >= COMPUTES:
             does = f"still computes ({state.cpu:.0%} of a core)"
-        what = f"{does}, and has not come yet: {waits}"
+        what = f"{does}, and has not joined yet: {waits}"
         yield Obstacle(
             [state.rank], "NotJoined", what, "look at what it does before: imports, data, a download"
         )

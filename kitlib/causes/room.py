@@ -1,4 +1,4 @@
-"""How much room nodes have, and who holds the rest: for pods for which the scheduler finds none. Pure."""
+"""Free resources of nodes, and who holds the others, for pods that the scheduler cannot place. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -23,15 +23,15 @@ def requested(spec: Object, resource: str) -> float:
 
 
 def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
-    """Say how much of a resource is free, and which runs hold the rest; and what to do.
+    """Describe how much of a resource is free, which runs hold the others, and what to do.
 
     Args:
         facts: With the nodes and all pods where this user may read them.
         resource: ``cpu``, ``memory``, ``nvidia.com/gpu`` … or ``pods``.
-        amount: That a pod requests.
+        amount: What a pod requests.
 
     Returns:
-        Empty words for what is not known.
+        Two texts; empty if not known.
     """
     by_node, by_holder = defaultdict[str, float](float), defaultdict[str, float](float)
     for pod in facts.of(ALL_PODS) or facts.of("Pod"):
@@ -44,20 +44,20 @@ def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
     if largest and total[largest] < amount:
         if not total[largest]:
             return "none has any", f"request no {resource}, or add nodes that have it"
-        has = f"the largest, {largest}, has {_words(total[largest], resource)} in all"
+        has = f"the largest, {largest}, has {_format(total[largest], resource)} in all"
         return has, f"request less {resource}, or add larger nodes"
-    most = sorted(by_holder.items(), key=lambda item: -item[1])
-    words = [f"{name} holds {_words(count, resource)}" for name, count in most[:MOST_HOLDERS]]
-    words += [f"{len(most) - MOST_HOLDERS} more hold some"] if most[MOST_HOLDERS:] else []
+    by_amount = sorted(by_holder.items(), key=lambda item: -item[1])
+    parts = [f"{name} holds {_format(count, resource)}" for name, count in by_amount[:MOST_HOLDERS]]
+    parts += [f"{len(by_amount) - MOST_HOLDERS} others hold some"] if by_amount[MOST_HOLDERS:] else []
     if facts.of(ALL_PODS) and largest:
         free = {name: max(0.0, total[name] - by_node[name]) for name in total}
         best = max(free, key=lambda name: free[name])
-        words = [f"most is free on {best}: {_words(free[best], resource)}", *words]
-    return "; ".join(words), ""
+        parts = [f"most is free on {best}: {_format(free[best], resource)}", *parts]
+    return "; ".join(parts), ""
 
 
 def holder(facts: Facts, pod: Object) -> str:
-    """Name who holds what a pod has: its run, or the pod; with its namespace where that is another."""
+    """Name the holder of a pod's resources: its run or itself, and its namespace if it differs."""
     run, place = job_kinds.run_of(pod), pod["metadata"].get("namespace", "")
     own = next((item["metadata"].get("namespace", "") for item in facts.pods), "")
     name = f"run {run}" if run else f"pod {pod['metadata']['name']}"
@@ -65,17 +65,17 @@ def holder(facts: Facts, pod: Object) -> str:
 
 
 def holders_of_port(facts: Facts, ports: Iterable[int]) -> str:
-    """Name who has one of some host ports."""
-    every, wanted = facts.of(ALL_PODS) or facts.of("Pod"), set(ports)
+    """Name the pods that use any of some host ports."""
+    pod_list, host_ports = facts.of(ALL_PODS) or facts.of("Pod"), set(ports)
     names = dict.fromkeys(
         f"{holder(facts, pod)} on {pod['spec']['nodeName']}"
-        for pod in every
+        for pod in pod_list
         for container in pod["spec"].get("containers") or []
         for port in container.get("ports") or []
-        if pod["spec"].get("nodeName") and not pods.finished(pod) and port.get("hostPort") in wanted
+        if pod["spec"].get("nodeName") and not pods.finished(pod) and port.get("hostPort") in host_ports
     )
     return ", ".join(list(names)[:MOST_HOLDERS])
 
 
-def _words(amount: float, resource: str) -> str:
+def _format(amount: float, resource: str) -> str:
     return format_bytes(amount) if resource in BYTES else f"{amount:g}"

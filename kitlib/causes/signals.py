@@ -1,6 +1,6 @@
 """What the objects of a run report: conditions, containers' states and Events, as far as they still hold.
 
-An Event stays for an hour, whatever has become of its object since. Which of them explain the present state
+An Event is kept for an hour, whatever has happened to its object. Which of them explain the present state
 is decided here; what they mean is in ``rules/signals.toml``. Pure.
 """
 
@@ -22,9 +22,9 @@ SCHEDULING = ("FailedScheduling", "NotTriggerScaleUp")  # the pod's condition sa
 PROBES = ("Unhealthy", "ProbeWarning", "Killing")
 # A controller's cache was behind: it tries again at once, and reports no success.
 RETRIED = re.compile(r"already exists|the object has been modified|stale", re.I)
-STOPPING = "Stopping container"  # of any pod that ends; of one that is gone, it may be all that is left
+STOPPING = "Stopping container"  # of any pod that ends; for a deleted pod it may be the only Event
 OWN_PODS = r"(-(master|worker|node|store|ps|launcher))?(-\d+)*(-[a-z0-9]{5})?"  # after the run's name
-LONGEST_MATCHED = 4096  # characters of a message that are matched: a pod and whoever creates Events writes it
+LONGEST_MATCHED = 4096  # characters of a message that are matched: pods and other users of the API write it
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Signal:
     """What one object reports.
 
     Attributes:
-        kind: Of the object: ``Pod``, ``Job``, ``PersistentVolumeClaim``.
-        name: Of the object.
+        kind: The kind of the object: ``Pod``, ``Job``, ``PersistentVolumeClaim``.
+        name: The name of the object.
         reason: In CamelCase, as the API has it.
-        message: The text beside it.
-        part: The container, if it is one.
-        at: When, in RFC 3339.
-        pod: The pod, if it is one that exists.
+        message: The message of the reason.
+        part: The container, if the signal is about one.
+        at: The time, RFC 3339.
+        pod: The pod, if the object is a pod that exists.
         warning: Whether it is a state, or an Event of the type Warning.
     """
 
@@ -53,7 +53,7 @@ class Signal:
 
     @property
     def who(self) -> str:
-        """The object, for people: ``rank 1 (pod digits-1-x7x2p)``."""
+        """The object's name for display: ``rank 1 (pod digits-1-x7x2p)``."""
         if self.kind != "Pod":
             return f"{self.kind} {self.name}"
         return pod_name(self.pod) if self.pod else f"pod {self.name}"
@@ -103,13 +103,13 @@ def _states(container: Object, *, init: bool) -> Iterator[tuple[str, str, str, s
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     before, name = last.get("terminated") or {}, container.get("name", "")
     if waiting.get("reason") == "CrashLoopBackOff":
-        said = _ending(before, waiting.get("message", ""))
-        yield "CrashLoopBackOff", said, name, before.get("finishedAt") or ""
+        ending = _ending(before, waiting.get("message", ""))
+        yield "CrashLoopBackOff", ending, name, before.get("finishedAt") or ""
     elif waiting.get("message"):
         yield waiting.get("reason") or "", waiting["message"], name, ""
     if ended.get("exitCode"):
         reason = ended.get("reason") or "Error"
-        if init or reason not in ("Error", "OOMKilled"):  # how a rank ends is another family's
+        if init or reason not in ("Error", "OOMKilled"):  # how a rank ends is in ``ranks``
             message = _ending(ended) if init else ended.get("message") or ""
             yield "Failed" if init else reason, message, name, ended.get("finishedAt") or ""
 
@@ -206,7 +206,7 @@ def _started(pod: Object, part: str) -> bool:
 
 
 def ended_by_node(pod: Object | None) -> bool:
-    """Tell whether its node ended a pod, or could not start it: no program of it has failed."""
+    """Tell whether a pod was ended by its node, or could not be started: its program has not failed."""
     status = (pod or {}).get("status") or {}
     states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
     reasons = {(state.get("terminated") or {}).get("reason") for state in states}

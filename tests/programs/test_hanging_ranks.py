@@ -47,10 +47,10 @@ ROWS = {
     ),
     "computes": ("Straggler", "rank 2 still computes (CPU of a core) in FILE; ranks 0, 1 are in barrier #4"),
     "stops": ("Paused", "rank 2 is paused (SIGSTOP): the others wait for it"),
-    "comes-late": ("NotJoined", "rank 2 sleeps (time.sleep), and has not come yet: 2 of 3 ranks wait for it"),
+    "comes-late": ("NotJoined", "rank 2 sleeps (time.sleep), and has not joined yet: 2 of 3 ranks wait for it"),
     "leaves-before": ("NotJoined", "rank 2 has no process: it ended with exit code 0, or never started"),
     "other-port": ("MasterAddress", "rank 2 is in init_process_group, and finds no store of rank 0 at "),
-    "other-rank": ("WorldSize", "rank 2 is in init_process_group as rank 0, which is another's"),
+    "other-rank": ("WorldSize", "rank 2 is in init_process_group as rank 0, which another process has"),
     "larger-world": (
         "WorldSize",
         "ranks 0 to 2 are in init_process_group for a world size of 4, and the run has 3 ranks",

@@ -70,5 +70,5 @@ def test_an_elastic_run_below_its_minimum_says_how_many_it_has():
     main = {"kind": "PodTemplate", "metadata": {"name": "x", "annotations": notes}}
     worker = objects.pod("x-0", labels={"trainyard/worker": "0"})
     (line,) = lines(worker, main=main, phase="Pending")
-    assert line.startswith("PodTemplate x has 1 workers, and needs 2 at least")
+    assert line.startswith("PodTemplate x has 1 workers, and needs at least 2")
     assert lines(worker, worker, main=main, phase="Pending") == []

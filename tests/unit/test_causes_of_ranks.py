@@ -83,7 +83,7 @@ WAYS = {  # how rank 1 ended: its exit code, the node's reason, what it wrote, w
         "rank 1 failed first: it crashed (SIGBUS): /dev/shm or a mapped file is full",
     ),
     "_exit": (3, "Error", ["step 3 done"], "rank 1 failed first: exit code 3; its last line: step 3 done"),
-    "_exit in silence": (3, "Error", [], "rank 1 failed first: exit code 3, without a word"),
+    "_exit in silence": (3, "Error", [], "rank 1 failed first: exit code 3, without any output"),
     "message": (1, "Error", ["no data"], "rank 1 failed first: exit code 1; its last line: no data"),
     "colours": (
         1,

@@ -115,7 +115,7 @@ def test_the_last_words_of_a_pod_that_is_gone_come_with_its_deletion(behind, exp
 def test_without_a_word_the_rank_and_the_exit_code_are_named():
     error = failure(Api([("DELETED", pod(1, code=3)), ("DELETED", pod(0))]))
     assert error.rank == 1
-    assert error.what == "rank 1 failed first: exit code 3, without a word"
+    assert error.what == "rank 1 failed first: exit code 3, without any output"
 
 
 def test_a_pod_that_failed_because_it_was_deleted_is_not_the_first_that_failed():

@@ -1,6 +1,6 @@
-"""Causes that lie with a pod's other containers: one that failed, or one that outlives its rank.
+"""Causes in a pod's other containers: one that failed, or one that outlives its rank.
 
-The rank is in the pod's first container; how that ended is another family's.
+The rank is in the pod's first container; how that ended is in ``ranks``.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 10
 
 
 def others(facts: Facts) -> Iterator[Cause]:
-    """Find containers beside the rank's that failed, or that go on after it."""
+    """Find containers beside the rank's that failed, or that still run after it."""
     if facts.phase == "Succeeded":
         return
     for pod in facts.pods:
@@ -29,12 +29,12 @@ def others(facts: Facts) -> Iterator[Cause]:
             ended = state.get("terminated") or {}
             if ended.get("exitCode"):
                 yield _failed(pod, name, rank, ended, own)
-            elif state.get("running") and _left(facts, own):
-                yield _stays(pod, name, rank)
+            elif state.get("running") and _ended_long_ago(facts, own):
+                yield _outlives_rank(pod, name, rank)
 
 
-def _left(facts: Facts, own: Object) -> bool:
-    """Tell whether a rank has come to its end for so long that what is beside it will not follow."""
+def _ended_long_ago(facts: Facts, own: Object) -> bool:
+    """Tell whether a rank ended so long ago that the containers beside it will not end by themselves."""
     ended = own.get("terminated") or {}
     return ended.get("exitCode") == 0 and facts.seconds_since(ended.get("finishedAt")) > PATIENCE_SECONDS
 
@@ -56,7 +56,7 @@ def _failed(pod: Object, name: str, rank: str, ended: Object, own: Object) -> Ca
     )
 
 
-def _stays(pod: Object, name: str, rank: str) -> Cause:
+def _outlives_rank(pod: Object, name: str, rank: str) -> Cause:
     return Cause(
         kind="SidecarStays",
         who=pods.display_name(pods.replica_id(pod)),
@@ -68,7 +68,7 @@ def _stays(pod: Object, name: str, rank: str) -> Cause:
 
 
 def in_a_loop(facts: Facts) -> Iterator[Cause]:
-    """Find a container that calls again and again a program that its image does not have."""
+    """Find a container that calls, in a loop, a program that its image does not have."""
     for pod in facts.pods if facts.phase in ("Pending", "Running") else ():
         lines = [line.text for line in facts.lines_of(pod)[-6:]]
         program, line = missing_program(lines)
@@ -76,7 +76,7 @@ def in_a_loop(facts: Facts) -> Iterator[Cause]:
             yield Cause(
                 kind="MissingProgram",
                 who=pods.display_name(pods.replica_id(pod)),
-                what=f"does not find its program {program}, and calls it again and again",
+                what=f"does not find its program {program}, and calls it in a loop",
                 fix=f"an image that has {program}, or a command that its image has",
                 evidence=(line,),
                 certainty=LIKELY,

@@ -1,7 +1,7 @@
-"""Hangs: no rank does a step any more, or one holds up the others. Which, by its collectives and its process.
+"""Hangs: no rank completes a step any more, or one delays the others; found by collectives and processes.
 
-The facts have the states of processes only where somebody looked. What each rank has called (`collectives`)
-decides; where ranks do not answer, what their processes do is compared.
+The facts have the states of processes only if they were inspected. What each rank has called (`collectives`)
+decides; if ranks do not answer, the states of their processes are compared.
 """
 
 from collections import Counter
@@ -80,7 +80,7 @@ def _cause(
         who=names(ranks),
         what=what,
         fix=fix,
-        evidence=(*silent, *evidence, *_seen(facts.processes)),
+        evidence=(*silent, *evidence, *_state_lines(facts.processes)),
         ruled_out=("a failure: all ranks are alive",),
         certainty=certainty,
         rank=ranks[0] if len(ranks) == 1 else None,
@@ -88,8 +88,8 @@ def _cause(
     )
 
 
-def _seen(ranks: Sequence[RankState]) -> list[str]:
-    """Say where the ranks are, and what their processes do: those that do the same in one line."""
+def _state_lines(ranks: Sequence[RankState]) -> list[str]:
+    """Describe where the ranks are and what their processes do, equal ones in one line."""
     lines: dict[str, list[int | str]] = {}
     for state in ranks:
         location = f" in {state.location}" if state.location else ""
@@ -110,17 +110,17 @@ def _stopped(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 
 
 def _helpers(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
-    """Find processes of data loaders that do not go on."""
+    """Find data loader processes that are stopped or have ended."""
     for state in ranks:
         stopped = [pid for pid, process in state.helpers.items() if process in "TtZ"]
         if stopped:
             word = STATES[state.helpers[stopped[0]]]
             at = f" in {state.line}" if state.line else ""
             what = f"waits for its data loader{at}: process {stopped[0]} {word}"
-            fix = "num_workers=0 shows its error; DataLoader(timeout=60) makes it one"
+            fix = "num_workers=0 shows its error; DataLoader(timeout=60) turns the hang into an error"
             yield _cause([state], facts, "DataLoader", what, fix, CERTAIN)
         elif state.state == "D" and facts.hang_seconds:
-            what, fix = "waits for a disk or a volume", "kubectl describe pod: is the volume's server there?"
+            what, fix = "waits for a disk or a volume", "kubectl describe pod: does the volume's server run?"
             yield _cause([state], facts, "Disk", what, fix, LIKELY)
 
 
@@ -147,7 +147,7 @@ def _different(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
             if difference.kind == "sizes":
                 shapes = dict.fromkeys(_shape(item.sizes) for item in difference.calls.values())
                 what += f": shapes {' and '.join(shapes)} do not match"
-                kind, fix = "ShapeMismatch", "give it the same shape on all ranks: drop_last=True, or pad"
+                kind, fix = "ShapeMismatch", "pass the same shape on all ranks: drop_last=True, or pad"
             yield _cause([by_rank[rank] for rank in odd], facts, kind, _plural(what, odd), fix, CERTAIN)
             return
     waiting = {rank for rank, state in by_rank.items() if state.pending}
@@ -158,14 +158,14 @@ def _different(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 
 
 def _place(call: Collective, state: RankState) -> str:
-    """Say which call a rank is in, and in which line; of one that is complete, its name alone."""
+    """Name the call that a rank is in, and its line; for a completed call its name alone."""
     return state.location if state.pending == call else call.name
 
 
 def _absent(
     states: Sequence[RankState], difference: Difference, facts: Facts, by_rank: Mapping[int | str, RankState]
 ) -> Cause:
-    """Say what a rank does that has not called the collective in which others wait."""
+    """Describe a rank that has not called the collective in which others wait."""
     waiting = [rank for rank, call in difference.calls.items() if call.is_pending]
     call = difference.calls[waiting[0]]
     others = f"{_are(waiting)} in {_place(call, by_rank[waiting[0]])}"
@@ -183,7 +183,7 @@ def _absent(
         fix = "a loop without end, or more work than the others have: compare what each rank does"
     else:
         kind, what = "MissingCollective", f"waits{at}, and has not called {call.name}; {others}"
-        fix = f"{ORDER}, and let no exception be passed over on one rank"
+        fix = f"{ORDER}, and ignore no exception on one rank"
     same = [item for item in states if item.location == state.location]
     return _cause(same, facts, kind, _plural(what, [item.rank for item in same]), fix, CERTAIN)
 
@@ -208,7 +208,7 @@ def _shape(sizes: Sequence[Sequence[int]]) -> str:
 
 
 def _elsewhere(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
-    """Find ranks that are at another place than most, by their stacks; or a send without a receiver."""
+    """Find ranks whose stacks differ from most ranks' stacks, or a send without a receiver."""
     by_location: dict[str, list[RankState]] = {}
     for state in ranks:
         by_location.setdefault(state.location, []).append(state)
@@ -229,11 +229,11 @@ def _elsewhere(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 
 
 def _computing(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
-    """Find ranks that compute, or sleep by their own will, while all others wait."""
-    most = max(state.cpu for state in ranks)
-    busy = [state for state in ranks if state.cpu >= max(COMPUTES, most / 2)]
+    """Find ranks that compute, or call ``time.sleep``, while all others wait."""
+    max_cpu = max(state.cpu for state in ranks)
+    busy = [state for state in ranks if state.cpu >= max(COMPUTES, max_cpu / 2)]
     asleep = [state for state in ranks if SLEEPS in state.waits]
-    if busy and all(state in busy or state.cpu < most / 4 for state in ranks) and len(busy) < len(ranks):
+    if busy and all(state in busy or state.cpu < max_cpu / 4 for state in ranks) and len(busy) < len(ranks):
         for state in busy:
             what = f"still computes ({state.cpu:.0%} of a core) while the others wait for it"
             fix = "a loop without end, or more work than the others have: compare what each rank does"
@@ -264,7 +264,7 @@ def _behind(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 
 
 def _all_wait(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
-    """Say that all wait, where none computes; a program that computes may well write nothing."""
+    """Report that all ranks wait, if none computes; a program that computes may write nothing."""
     if all(state.cpu < COMPUTES / 2 for state in ranks):
         what = "all wait, and none computes: in a collective that not all call, or for data"
         fix = "py-spy in the image shows where each is: your Dockerfile, `kit.build_image(dockerfile=…)`"
@@ -273,7 +273,7 @@ def _all_wait(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 
 
 def _late(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
-    """Find the rank that comes last to the collectives of a run that steps, by when each called them."""
+    """Find the rank that calls the collectives last, in a run that completes steps."""
     for group in dict.fromkeys(call.group for state in ranks for call in state.collectives):
         calls = {state.rank: numbered for state in ranks if (numbered := last_calls(state, group))}
         common = sorted(set.intersection(*(set(numbered) for numbered in calls.values())))

@@ -1,6 +1,6 @@
-"""Causes that lie in how torchrun was called: more nodes than pods, one node rank twice, no pod's address.
+"""Causes in torchrun's arguments: more nodes than pods, a duplicate node rank, an address of no pod.
 
-Its ranks do not exist yet, so nothing is logged. All of it is in the pods' commands and environment.
+Its ranks do not exist yet, so nothing is logged; the arguments are in the pods' commands and environment.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ _NODES = re.compile(r"(\d{1,6})(?::\d{1,6})?")
 
 
 def miscalled(facts: Facts) -> Iterator[Cause]:
-    """Find what in torchrun's call keeps the pods of a run from meeting: the first that holds."""
+    """Find the first of torchrun's arguments that keeps the pods of a run from their rendezvous."""
     calls = {pods.replica_id(pod): call for pod in facts.pods if (call := _call(pod)) is not None}
     if facts.phase not in ("Running", "Failed") or not calls or facts.main is None:
         return
@@ -51,7 +51,7 @@ def miscalled(facts: Facts) -> Iterator[Cause]:
 
 
 def below_minimum(facts: Facts) -> Iterator[Cause]:
-    """Find an elastic run that has fewer workers than it needs, none of which is on its way."""
+    """Find an elastic run that has fewer workers than it needs, and no pending ones."""
     if facts.main is None or facts.phase != "Pending":
         return
     wanted, least, _ = job_kinds.limits(facts.main)
@@ -60,7 +60,7 @@ def below_minimum(facts: Facts) -> Iterator[Cause]:
         yield Cause(
             kind="BelowMinimum",
             who=f"{facts.main['kind']} {facts.main['metadata']['name']}",
-            what=f"has {len(live)} workers, and needs {least} at least: the others have left or failed",
+            what=f"has {len(live)} workers, and needs at least {least}: the others have left or failed",
             fix=f"`run.scale({least})`, or launch it with `min_nodes={len(live)}`",
             certainty=POSSIBLE,
         )
@@ -72,7 +72,7 @@ def _of_torchrun(rank: int | str, kind: str, what: str, fix: str) -> Cause:
 
 
 def _call(pod: Object) -> dict[str, str] | None:
-    """Read torchrun's options of a pod, of its command before its environment; None of another program."""
+    """Read a pod's torchrun options, the command's before the environment's; None for other programs."""
     for container in pod["spec"].get("containers") or []:
         env = {item["name"]: str(item.get("value", "")) for item in container.get("env") or []}
         words = [*(container.get("command") or []), *(container.get("args") or [])]

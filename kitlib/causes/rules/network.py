@@ -23,7 +23,7 @@ UNRESOLVED = re.compile(
 HOST = re.compile(
     r"(?i)(?:addresses of [\[(]*|resolve (?:host(?:name)?:? )?|lookup |host=)['\"]?([a-z0-9][\w.-]*)"
 )
-QUIET_SECONDS = 20  # without a step, once its pods run
+QUIET_SECONDS = 20  # without a step, while its pods run
 LAST_LINES, RECENT_SECONDS = 5, 60  # in which a name that is not resolved still is the reason
 DNS_PORTS = (53, "53", "dns", "dns-tcp")
 
@@ -69,9 +69,9 @@ def _recent(facts: Facts) -> Iterator[Line]:
                 yield line
 
 
-def blocked(every: Iterable[Object], pod: Object, *, several: bool = True) -> Iterator[str]:
-    """Yield what the policies of a namespace keep a pod from, and, if there are several, its equals."""
-    policies = [item for item in every if selects(item["spec"].get("podSelector"), pod)]
+def blocked(all_policies: Iterable[Object], pod: Object, *, several: bool = True) -> Iterator[str]:
+    """Yield what a namespace's policies deny to a pod, with ``several`` also between replicas."""
+    policies = [item for item in all_policies if selects(item["spec"].get("podSelector"), pod)]
     into = [item["spec"] for item in policies if "Ingress" in _types(item["spec"])]
     out = [item["spec"] for item in policies if "Egress" in _types(item["spec"])]
     if (

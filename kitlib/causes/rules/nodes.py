@@ -1,4 +1,4 @@
-"""Causes that lie with nodes: lost, not ready, short of memory, disk, process ids or time.
+"""Causes on nodes: lost, not ready, short of memory, disk, process ids or time.
 
 A node's conditions and Events say so; where this user may not read nodes, the pods' own conditions do.
 """
@@ -13,7 +13,7 @@ from kitlib.k8s.manifests import Object
 
 SHORT_OF = {"MemoryPressure": "memory", "DiskPressure": "disk", "PIDPressure": "process ids"}
 FIXES = {
-    "MemoryPressure": "end other programs and runs, or request `memory=` so that pods go where there is some",
+    "MemoryPressure": "end other programs and runs, or request `memory=`, so that pods go to nodes with it",
     "DiskPressure": "free disk space: old volumes, images, logs; trainyard doctor shows how much",
     "PIDPressure": "fewer processes: data loader workers, threads; trainyard doctor shows the limit",
 }

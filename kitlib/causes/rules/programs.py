@@ -1,7 +1,7 @@
-"""What a program does otherwise than its job: its ranks never meet, its GPUs idle, a module is missing.
+"""Programs that do not match their job: ranks that never meet, idle GPUs, a missing module.
 
-The first two end as Succeeded, so that `Run.wait` warns of them as well. They are read in what programs and
-libraries print at their start.
+The first two end as Succeeded, so `Run.wait` warns of them as well. They are found in what programs and
+libraries print when they start.
 """
 
 import re
@@ -17,8 +17,8 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU
 from kitlib.metrics.events import parse_line
 
-START_LINES = 400  # of a log, in which a program says how it begins
-END_LINES = 40  # in which a rank says at its end that torch found no device
+START_LINES = 400  # of a log, in which a program reports its settings
+END_LINES = 40  # in which a rank reports at its end that torch found no device
 # A world of one, as Lightning and Accelerate print it; or, by DeepSpeed and torchrun, of one machine.
 _ALONE = re.compile(
     r"MEMBER: 1/1\b|Num processes: 1$|Starting with 1 processes|distributed_type: NO\b"
@@ -40,7 +40,7 @@ _GLOO = re.compile(r"\[Gloo\] Rank (\d+) is connected to (\d+) peer")
 _ELASTIC = re.compile(
     r"nnodes[=, '\"]{1,4}\d+:|PET_NNODES', 'value': '\d+:|elasticPolicy|ElasticJob|PodTemplate"
 )
-# Commands that start a world of their own in each pod, by what they lack or say.
+# Commands that start a separate world in each pod, by the option that they lack or have.
 _COMMANDS = {
     "--num_machines": re.compile(
         r"\baccelerate(?:[- ]launch|\.commands\.launch)\b(?!.*--(?:num_machines|config_file))"
@@ -72,7 +72,7 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,200})'")
 
 
 def never_met(facts: Facts) -> Iterator[Cause]:
-    """Find ranks of which each pod's train alone.
+    """Find ranks that train alone, in each pod a separate world.
 
     Their starts say a world of one, or two pods have the same rank of a world; or nothing speaks of a larger
     world, and the launch has read in the program that they cannot meet, or their command starts a world in
@@ -147,7 +147,7 @@ def _variable(pod: Object, name: str) -> str:
 
 
 def _foreseen(facts: Facts) -> str:
-    """Say which command starts a world of its own in each pod; empty for none."""
+    """Describe a command that starts a separate world in each pod; empty if there is none."""
     for pod in facts.pods if len(facts.pods) > 1 else ():
         for container in pod["spec"]["containers"]:
             words = [*(container.get("command") or []), *(container.get("args") or [])]
@@ -182,7 +182,7 @@ def gpus_unused(facts: Facts) -> Iterator[Cause]:
                 kind="GpusUnused",
                 who=pods.display_name(rank),
                 what=f"has {count} GPU{'s' * (count > 1)} and trains on the CPU",
-                fix="an image whose CUDA the node's driver knows: kubectl exec POD -- nvidia-smi shows the "
+                fix="an image whose CUDA the driver supports: kubectl exec POD -- nvidia-smi shows the "
                 "driver, torch.version.cuda what torch was built for; or `gpus=0`",
                 evidence=(line.text[:400],),
                 certainty=LIKELY,
@@ -199,9 +199,9 @@ def _are_declared(facts: Facts, pod: Object) -> bool:
 
 
 def missing_module(facts: Facts) -> Iterator[Cause]:
-    """Find a module that is not in the pods but lies here, and say which argument carries it.
+    """Find a module that is missing in the pods but exists here, and name the argument that sends it.
 
-    It comes before what is known of its traceback, which begins earlier and names no argument.
+    It precedes the cause that is known from its traceback, which names no argument.
     """
     for rank, lines in facts.logs.items():
         began = ""
@@ -225,7 +225,7 @@ def missing_module(facts: Facts) -> Iterator[Cause]:
 
 
 def _place_of(top: str) -> Path | None:
-    """Find the folder here, or above, or just below, in which a module lies."""
+    """Find a module's folder: the working directory, one of its parents or of its subfolders."""
     here = Path.cwd()
     below = [path for path in sorted(here.glob("*/")) if not path.name.startswith(".")]
     for folder in (here, *here.parents[:3], *below[:200]):

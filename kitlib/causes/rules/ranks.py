@@ -1,6 +1,6 @@
-"""The rank that failed first: what ended it, by what it wrote, torchrun reports and the node saw.
+"""The rank that failed first and why, from its log, torchrun's report and the node's status.
 
-A broken connection is a consequence wherever another rank ended otherwise. How each rank ended is in
+A broken connection is a consequence if any other rank ended in another way. How each rank ended is in
 `kitlib.causes.ends`; what errors mean in `kitlib.causes.known_errors`.
 """
 
@@ -41,8 +41,8 @@ def failed_ranks(facts: Facts) -> Iterator[Cause]:
     ends = [end for end in rank_ends(facts) if not ended_by_node(end.pod)]
     own = own_ends(ends)
     if own:
-        first, way = own[0], (own[0].error, own[0].signal)
-        alike = [end for end in own if any(way) and (end.error, end.signal) == way]
+        first, ending = own[0], (own[0].error, own[0].signal)
+        alike = [end for end in own if any(ending) and (end.error, end.signal) == ending]
         if 1 < facts.wanted <= len(alike):  # all fail alike: clocks say nothing
             first = min(alike, key=lambda end: (isinstance(end.rank, str), end.rank))
         yield _cause(first, facts, [end.name for end in alike if end is not first], first=True)
@@ -68,7 +68,7 @@ def _cause(end: RankEnd, facts: Facts, same: list[str], *, first: bool) -> Cause
     evidence += [f"Event {event['reason']}: {event.get('message', '')}" for event in _disruptions(end, facts)]
     if end.signal == "SIGKILL" and not end.oom:
         evidence += _pressure(facts, end.pod)
-    seen = end.oom or bool(end.signal) or bool(end.error)
+    is_explained = end.oom or bool(end.signal) or bool(end.error)
     if end.survived:
         kind, what = (
             "Survived",
@@ -83,7 +83,7 @@ def _cause(end: RankEnd, facts: Facts, same: list[str], *, first: bool) -> Cause
         fix=fix,
         evidence=tuple(evidence),
         ruled_out=_ruled_out(end),
-        certainty=POSSIBLE if end.survived or not first else CERTAIN if seen else LIKELY,
+        certainty=POSSIBLE if end.survived or not first else CERTAIN if is_explained else LIKELY,
         time=end.time,
         rank=end.rank,
         detail=end.text,
@@ -101,11 +101,11 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
         return (
             "OOMKilled",
             "was OOMKilled: it needs more than its memory limit" + (f" of {limit}" if limit else ""),
-            f"{fix}, or less to do: smaller batches, fewer data loader workers",
+            f"{fix}, or use less: smaller batches, fewer data loader workers",
             evidence,
         )
     if end.pod is not None and pods.node_unreachable(end.pod):
-        fix = "`cluster.nodes()` shows it; launch again, on the nodes that are left"
+        fix = "`cluster.nodes()` shows it; launch again, on the remaining nodes"
         return "NodeLost", f"is lost: {end.error}", fix, evidence
     meaning = by_code(end.code or 0) or known(end.error) or known(end.text, lasting=True)
     if meaning is not None:
@@ -121,7 +121,7 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
     is_last_line = end.text.splitlines()[-1:] == [end.error] and "Traceback" not in end.text
     if end.error and not (end.code is not None and is_last_line):
         return (meaning.kind if meaning else "Exception"), f"failed first: {_short(end.error)}", fix, evidence
-    last = f"; its last line: {_short(end.error)}" if end.error else ", without a word"
+    last = f"; its last line: {_short(end.error)}" if end.error else ", without any output"
     return (
         (meaning.kind if meaning else "ExitCode"),
         f"failed first: exit code {end.code}{last}",
@@ -158,7 +158,7 @@ def _memory_limit(pod: Object | None) -> str:
 
 
 def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
-    """List what somebody did to the pod: the kit's own Events, evictions, preemptions, probes."""
+    """List the Events of what was done to the pod: kills by the kit, evictions, preemptions, probes."""
     acts = {"Killed", "Evicted", "Preempted", "Preempting", "TaintManagerEviction", "Unhealthy", "OOMKilling"}
     events = facts.events_of(end.pod) if end.pod else []
     about = (event for event in events if event.get("reason") in acts)
@@ -166,7 +166,7 @@ def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
 
 
 def _pressure(facts: Facts, pod: Object | None) -> list[str]:
-    """Tell whether the node of a killed pod has no memory, disk or process ids left."""
+    """List the pressure conditions of a killed pod's node."""
     node = facts.find("Node", ((pod or {}).get("spec") or {}).get("nodeName") or "")
     conditions = ((node or {}).get("status") or {}).get("conditions") or []
     bad = [
@@ -176,11 +176,11 @@ def _pressure(facts: Facts, pod: Object | None) -> list[str]:
 
 
 def _unheard(facts: Facts, ends: list[RankEnd]) -> Iterator[Cause]:
-    """Name the ranks that ended without a word of their own while the others lost their connections."""
-    found = suspects(facts, ends)
-    if len({(end.error, end.code) for end in found}) == 1 < len(found) and found[0].code is None:
-        found = [replace(found[0], rank=one_of([end.rank for end in found]))]  # which of them, nothing tells
-    for end in found:
+    """Name the ranks that ended without any output while the others lost their connections."""
+    silent = suspects(facts, ends)
+    if len({(end.error, end.code) for end in silent}) == 1 < len(silent) and silent[0].code is None:
+        silent = [replace(silent[0], rank=one_of([end.rank for end in silent]))]  # which one is unknown
+    for end in silent:
         last = f"; its last line: {end.error}" if end.error else ""
         what, fix = f"ended first{last}", FIX.format(repr(end.log))
         if end.code == 0:
@@ -201,7 +201,7 @@ def _unheard(facts: Facts, ends: list[RankEnd]) -> Iterator[Cause]:
 
 
 def _consequence(end: RankEnd, *, alone: bool) -> Cause:
-    """Describe an end that follows from another's; in full where it is all that is known."""
+    """Describe an end that is a consequence; in full if nothing else is known."""
     meaning = known(f"{end.error}\n{end.text}")
     error = end.error or f"exit code {end.code}"
     what = f"failed first: {error}" if alone else f"failed as well: {error.splitlines()[0][:SHORT]}"

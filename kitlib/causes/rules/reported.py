@@ -1,7 +1,7 @@
-"""Causes that the API reports in words: of a container that cannot start, a pod that may not be created,
+"""Causes that the API reports as messages: a container that cannot start, a pod that may not be created,
 a claim without a volume, an eviction. What each message means is in ``signals.toml``.
 
-A Warning that nothing there knows is shown as it is: an Event says more than "its pods are being created".
+A Warning that matches no pattern is shown as it is: it says more than "its pods are being created".
 """
 
 import functools
@@ -20,9 +20,9 @@ from kitlib.display.tables import parse_time
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
 
-FAILED = ("FailureTarget", "Failed")  # conditions of a job that its controller has given up
+FAILED = ("FailureTarget", "Failed")  # conditions of a job that its controller no longer retries
 LONGEST = 400  # characters of a message; the evidence has all of it
-# Warnings that say no more than that something failed, or nothing about a failure.
+# Warnings that say only that something failed, or nothing about a failure.
 VAGUE = (
     "BackOff|BackoffLimitExceeded|Failed|UnsupportedFields|ProbeWarning|Killing|Unhealthy|FailedScheduling"
     "|ClaimLost"
@@ -56,12 +56,12 @@ def patterns() -> tuple[Pattern, ...]:
 def reported(facts: Facts) -> Iterator[Cause]:
     """Find the causes that conditions, containers' states and Events report."""
     if facts.phase == "Succeeded":
-        return  # whatever hindered it has passed
+        return  # earlier problems are over
     grouped: dict[tuple[str, str, str], list[tuple[Signal, Pattern, re.Match[str]]]] = defaultdict(list)
     unknown = []
     for signal in signals(facts):
         if signal.kind == "PersistentVolumeClaim" and has_volumes(facts, signal.name):
-            continue  # the class may well not exist where volumes are made by hand
+            continue  # the class need not exist if volumes are created by hand
         pattern, match = next(
             ((item, match) for item in patterns() if (match := item.match(signal))), (None, None)
         )
@@ -84,7 +84,7 @@ def reported(facts: Facts) -> Iterator[Cause]:
 
 
 def _cause(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cause:
-    """Make the cause of an object's signals of one kind; the first pattern in the file says most."""
+    """Build the cause of an object's signals of one kind; the first pattern in the file decides."""
     signal, pattern, match = min(group, key=lambda entry: patterns().index(entry[1]))
     spec: Object = (signal.pod or {}).get("spec") or {}
     values = {name: value or "" for name, value in match.groupdict().items()}
@@ -116,7 +116,7 @@ def _cause(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cause
 
 
 def _by_controller(facts: Facts, signal: Signal, pattern: Pattern) -> bool:
-    """Tell whether a pod was deleted by its job's controller, which had given the job up."""
+    """Tell whether a pod was deleted by its job's controller after the job had failed."""
     failed = [job_kinds.conditions(item).get(kind) for item in facts.creators for kind in FAILED]
     times = [condition.get("lastTransitionTime") for condition in failed if condition]
     gave_up, when = parse_time(min(filter(None, times), default=None)), parse_time(signal.at or None)
@@ -124,7 +124,7 @@ def _by_controller(facts: Facts, signal: Signal, pattern: Pattern) -> bool:
 
 
 def _merged(causes: Iterable[Cause]) -> Iterator[Cause]:
-    """Merge the causes of several ranks that differ in nothing but the rank."""
+    """Merge the causes of several ranks that differ only in the rank."""
     by_what: dict[tuple[str, str], list[Cause]] = {}
     for cause in causes:
         by_what.setdefault((cause.kind, cause.what), []).append(cause)

@@ -1,4 +1,4 @@
-"""Causes for which the scheduler has found no node: its message taken apart, with what nodes and pod say.
+"""Causes for which the scheduler finds no node: its message, parsed, with the state of the nodes and the pod.
 
 What each part of the message means is in ``scheduling.toml``. Claims that do not exist, or have no volume,
 are in ``reported``, and what keeps the scheduler from looking at a pod at all is in ``waiting``.
@@ -22,14 +22,14 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
 
 PREEMPTION = re.compile(r"\.?\s{0,4}(no new claims to deallocate, )?preemption: .*", re.DOTALL)
-# What a namespace shows of a node's trouble: the status or an Event of a pod that was there.
+# What a namespace shows of a node's problem: the status or an Event of a pod that ran there.
 SEEN = re.compile(r"low on resource: ([\w-]+)|had condition: \[(\w+)\]|Node is (not ready)")
 SEEN_SECONDS = 1800
 
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    """Read the table of the scheduler's words."""
+    """Read the table of the scheduler's messages."""
     with Path(__file__).with_name("scheduling.toml").open("rb") as file:
         return tomllib.load(file)
 
@@ -60,8 +60,8 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
         match = entry and re.search(entry["part"], part)
         if entry and match:
             values = _values(facts, spec, match)
-            words = f"{count} {entry['what'].format_map(values)}".strip()
-            reasons.append((entry["kind"], words, values["less"] or entry["fix"].format_map(values)))
+            phrase = f"{count} {entry['what'].format_map(values)}".strip()
+            reasons.append((entry["kind"], phrase, values["less"] or entry["fix"].format_map(values)))
         elif part:
             reasons.append(("Unschedulable", f"{count} {part}".strip(), "kubectl describe pod"))
     order = [entry["kind"] for entry in _table()["part"]]
@@ -77,7 +77,7 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
     yield Cause(
         kind=kind,
         who=subject,
-        what="cannot be scheduled: " + nodes + ("; ".join(words for _, words, _ in reasons) or message),
+        what="cannot be scheduled: " + nodes + ("; ".join(phrase for _, phrase, _ in reasons) or message),
         fix=fix,
         evidence=(f"Pod {pod['metadata']['name']}: {condition.get('reason')}: {message}",),
         certainty=CONSEQUENCE if kind == "ClaimUnbound" else CERTAIN,
@@ -87,7 +87,7 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
 
 
 def _of_claim(facts: Facts, signal: Signal, count: int) -> Iterator[Cause]:
-    """Make the cause of a claim that is missing or being deleted, by the patterns of all messages."""
+    """Build the cause of a claim that is missing or being deleted, by the patterns of ``reported``."""
     pattern = next(entry for entry in patterns() if "Claim" in entry.kind and entry.match(signal))
     match = pattern.match(signal)
     assert match and signal.pod, "it was matched above"
@@ -115,7 +115,7 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str, str]:
-    """Fill in what a part's words name."""
+    """Compute the values for the placeholders of a part's texts."""
     values = defaultdict(str, {name: value or "" for name, value in match.groupdict().items()})
     nodes = facts.of("Node")
     cordoned = [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
@@ -142,7 +142,7 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
     )
     if "taint" in match[0] and not nodes and not values["taint"]:
         unseen = _table()["unseen"]
-        values["taints"], values["less"] = unseen["what"].format(seen=_seen(facts)), unseen["fix"]
+        values["taints"], values["less"] = (unseen["what"].format(seen=_recent(facts)), unseen["fix"])
     values["selector"] = f": {', '.join(selector)}" if selector else ""
     values["ports"] = ", ".join(ports)
     values["claims"] = f" {', '.join(claims)}" if claims else ""
@@ -159,7 +159,7 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
 
 
 def _untolerated(node: Object, spec: Object) -> Iterator[str]:
-    """Yield a node's taints that a pod does not tolerate, in words."""
+    """Yield a node's taints that a pod does not tolerate, as text."""
     for taint in node["spec"].get("taints") or []:
         key, effect = taint["key"], taint["effect"]
         if effect == "PreferNoSchedule" or any(
@@ -172,13 +172,13 @@ def _untolerated(node: Object, spec: Object) -> Iterator[str]:
 
 
 def _changed(pod: Object) -> str:
-    """Find when a pod's status last changed, as far as its conditions say."""
+    """Find when a pod's conditions last changed: RFC 3339."""
     times = (item.get("lastTransitionTime") or "" for item in pod["status"].get("conditions") or ())
     return max(times, default=pod["status"].get("startTime") or "")
 
 
-def _seen(facts: Facts) -> str:
-    """Tell what has lately become of pods of the namespace, for who may not see the nodes."""
+def _recent(facts: Facts) -> str:
+    """Describe a recent node problem from the namespace's pods, for users who may not read nodes."""
     states = [(pod["metadata"], pod["status"].get("message"), _changed(pod)) for pod in facts.of("Pod")]
     states += [(event["involvedObject"], event.get("message"), event_time(event)) for event in facts.events]
     for about, message, time in reversed(states):

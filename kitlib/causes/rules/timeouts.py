@@ -1,7 +1,7 @@
-"""Timeouts: of a collective, or of the first meeting, in which ranks waited for others. Pure.
+"""Timeouts of a collective, or of ``init_process_group``, in which ranks waited for others. Pure.
 
-Their errors are consequences: the cause is the rank that did not come. Some name it, as the key that torch's
-store lacks does; else it is the one that reports no timeout itself.
+Their errors are consequences: the cause is the rank that did not join. Some name it, by the key that torch's
+store lacks; otherwise it is the rank that reports no timeout itself.
 """
 
 import re
@@ -29,8 +29,8 @@ def absent(ends: Sequence[RankEnd], ranks: Sequence[int | str]) -> Iterator[Caus
     """Name the ranks for which others waited until a timeout, where all ends are consequences.
 
     Args:
-        ends: Of the ranks that failed.
-        ranks: All of the run.
+        ends: The ends of the ranks that failed.
+        ranks: All ranks of the run.
     """
     timeouts = {end.rank: match for end in ends if (match := _timeout(f"{end.error}\n{end.text}"))}
     if not timeouts:
@@ -49,7 +49,7 @@ def absent(ends: Sequence[RankEnd], ranks: Sequence[int | str]) -> Iterator[Caus
     last = next((end.text.splitlines()[-1] for end in ends if end.rank in missing and end.text), "")
     kind, place, fix = "Timeout", "a collective", _LOOK
     if match.re is _STORE:
-        kind, place, fix = "NotJoined", "init_process_group", "`run.logs()` of it: what did it do instead?"
+        kind, place, fix = ("NotJoined", "init_process_group", "`run.logs()` of it shows what it did")
     if missing[0] not in ranks:
         kind, fix = "WorldSize", f"world_size={len(ranks)}; init_process_group() without arguments reads it"
         waited += f"; the run has {len(ranks)} ranks"

@@ -1,7 +1,7 @@
-"""Causes for which nothing happens and nothing is reported: suspended, gated, no scheduler, an init container
+"""Causes of a wait that nothing reports: suspended, gated, no scheduler, an init container
 that does not end, a pull, a node or an operator that does not act, a finalizer.
 
-They are judged by the time that has passed; what the API reports in words is in ``reported``.
+They are found by the time that has passed; what the API reports in messages is in ``reported``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from kitlib.causes.signals import pod_name
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
 
-PATIENCE_SECONDS = 8  # as long may any step take before it is named
+PATIENCE_SECONDS = 8  # how long a step may take before it is reported
 QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"  # of every pod of a Job, for a moment
@@ -98,7 +98,7 @@ def _overlooked(facts: Facts, pod: Object) -> Cause:
 
 
 def not_started(facts: Facts) -> Iterator[Cause]:
-    """Find what a pod does that has a node, and does not run: init containers, pulls, an idle node."""
+    """Find why a pod that has a node does not run: init containers, pulls, an idle node."""
     for pod in facts.pods:
         if pods.phase(pod) != "Pending" or not pod["spec"].get("nodeName") or pods.deleted(pod):
             continue
@@ -122,7 +122,7 @@ def _init_runs(pod: Object, name: str, seconds: float, lines: Sequence[str]) -> 
         return _of_pod(
             pod, "MissingProgram", f"{waits} does not find its program {program}", fix, CERTAIN, line
         )
-    what = f"{waits} runs for {seconds:.0f} s and has not ended"
+    what = f"{waits} has been running for {seconds:.0f} s"
     place = f"-c {name} -n {pod['metadata'].get('namespace', '')}"
     fix = f"kubectl logs {pod['metadata']['name']} {place} shows what it waits for"
     return _of_pod(pod, "InitRunning", what, fix, LIKELY, f"its last line: {lines[-1]}" if lines else "")
@@ -141,7 +141,7 @@ def _idle(facts: Facts, pod: Object) -> Iterator[Cause]:
     )
     if last.get("reason") == "Pulling":
         seconds = facts.seconds_since(event_time(last))
-        what = f"is pulling its image for {seconds:.0f} s: {last.get('message', '')}"
+        what = f"has been pulling its image for {seconds:.0f} s: {last.get('message', '')}"
         yield _of_pod(
             pod, "Pulling", what, "wait: the first pull of an image on a node can take minutes", POSSIBLE
         )
@@ -151,10 +151,10 @@ def _idle(facts: Facts, pod: Object) -> Iterator[Cause]:
             pod, "NodeMissing", what, "leave nodeName out, or correct it: kubectl get nodes", CERTAIN
         )
     elif not (pod.get("status") or {}).get("startTime"):
-        what = f"is bound to node {node}, which has not begun to start it for {_age(facts, pod):.0f} s"
+        what = f"is bound to node {node}, which has not started it for {_age(facts, pod):.0f} s"
         yield _of_pod(pod, "NodeIdle", what, f"kubectl describe node {node}: does its kubelet run?", POSSIBLE)
     else:
-        what = f"is being started by node {node} for {_age(facts, pod):.0f} s"
+        what = f"has been starting on node {node} for {_age(facts, pod):.0f} s"
         yield _of_pod(pod, "Starting", what, f"kubectl describe pod {name}", CONSEQUENCE)
 
 
@@ -188,19 +188,19 @@ def kept_by_finalizers(facts: Facts) -> Iterator[Cause]:
     for item in items:
         meta = item["metadata"]
         keepers = [name for name in meta.get("finalizers") or [] if name != JOB_TRACKING]
-        overdue = facts.seconds_since(meta.get("deletionTimestamp"))  # which counts the grace period in
+        overdue = facts.seconds_since(meta.get("deletionTimestamp"))  # which includes the grace period
         if keepers and overdue > PATIENCE_SECONDS / 2:
             kind = item.get("kind", "Pod")
             patch = '{"metadata":{"finalizers":null}}'
             command = f"kubectl patch {kind.lower()} {meta['name']} --type=merge -p '{patch}'"
             fix = f"its owner removes it; or {command}"
             subject = pod_name(item) if kind == "Pod" else f"{kind} {meta['name']}"
-            what = f"is being deleted, and kept by its finalizer {', '.join(keepers)}"
+            what = f"is being deleted, but is kept by its finalizer {', '.join(keepers)}"
             yield Cause(kind="Finalizer", who=subject, what=what, fix=fix, certainty=CERTAIN)
 
 
 def gone(facts: Facts) -> Iterator[Cause]:
-    """Find why the run's object is gone: it has ended, and its time to live was over."""
+    """Find why the run's object is gone: it had ended, and its time to live has expired."""
     if facts.main is not None:
         return
     for event in facts.events:
@@ -218,7 +218,7 @@ def gone(facts: Facts) -> Iterator[Cause]:
 
 
 def gave_up(facts: Facts) -> Iterator[Cause]:
-    """Find by what limit of its own the job's controller ended it."""
+    """Find the limit of a job by which its controller ended it."""
     main = facts.main
     message = None if main is None else job_kinds.failure(main, facts.pods)
     if main is None or message is None or main["kind"] == job_kinds.POD_TEMPLATE:
@@ -250,7 +250,7 @@ def gave_up(facts: Facts) -> Iterator[Cause]:
 
 
 def overdue(facts: Facts) -> Iterator[Cause]:
-    """Find that an operator has not ended a job that is past its deadline: some look only at changes."""
+    """Find a job past its deadline that its operator has not ended: some act only on changes."""
     main = facts.main
     if main is None or main["kind"] == job_kinds.POD_TEMPLATE or facts.phase not in ("Pending", "Running"):
         return
