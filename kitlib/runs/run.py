@@ -120,7 +120,7 @@ class Run(Reports):
             >>> run.why()
             Failed: rank 1 was OOMKilled: it needs more than its memory limit
               evidence: pod digits-1, container pytorch: exit code 137, OOMKilled
-              try:      memory=… more than 256Mi, or less to do: smaller batches, fewer data loader workers
+              try:      memory=… more than 256Mi, or use less: smaller batches, fewer data loader workers
         """
         return diagnose(self.objects, self.status, self.log_cache.lines(), hang_after=hang_after)
 

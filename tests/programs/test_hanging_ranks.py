@@ -47,7 +47,7 @@ ROWS = {
     ),
     "computes": ("Straggler", "rank 2 still computes (CPU of a core) in FILE; ranks 0, 1 are in barrier #4"),
     "stops": ("Paused", "rank 2 is paused (SIGSTOP): the others wait for it"),
-    "comes-late": ("NotJoined", "rank 2 sleeps (time.sleep), and has not joined yet: 2 of 3 ranks wait for it"),
+    "comes-late": ("NotJoined", "rank 2 sleeps (time.sleep), and has not joined yet: 2 of 3 ranks wait"),
     "leaves-before": ("NotJoined", "rank 2 has no process: it ended with exit code 0, or never started"),
     "other-port": ("MasterAddress", "rank 2 is in init_process_group, and finds no store of rank 0 at "),
     "other-rank": ("WorldSize", "rank 2 is in init_process_group as rank 0, which another process has"),

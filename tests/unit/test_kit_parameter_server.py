@@ -183,7 +183,6 @@ def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_re
     master["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed"}]}
     early = pod("worker", 0, "Failed", **ended(137, "2026-01-01T00:00:00Z"))
     late = pod("master", 0, "Failed", **ended(1, "2026-01-01T00:01:00Z"))
-    assert (
-        str(run_status(master, [early, late])) == "Failed: master failed first: exit code 1, without any output"
-    )
+    text = "Failed: master failed first: exit code 1, without any output"
+    assert str(run_status(master, [early, late])) == text
     assert [pods.replica_id(pod) for pod in pods.failed([early, late])] == ["master", "worker-0"]
