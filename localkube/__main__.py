@@ -1,8 +1,8 @@
 """``python -m localkube VERB``: the local cluster for programs; ``trainyard cluster VERB`` is for people.
 
-Answers are JSON lines on standard output: ``{"progress": …}`` while something goes on, at the end one
+Answers are JSON lines on standard output: ``{"progress": …}`` during an operation, at the end one
 ``{"result": …, "verbs": 1}``, or ``{"error": {"what", "about", "fix"}, "verbs": 1}`` with exit status 1. A
-caller's TRAINYARD_VERBS is the version of the verbs that it speaks; another than this one is refused.
+caller's TRAINYARD_VERBS is the version of the verbs that it speaks; any other version is refused.
 """
 
 import signal
@@ -26,7 +26,7 @@ from localkube.controlplane import progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 
-VERBS = 1  # rises when a verb, an option or an answer changes for those who use it
+VERBS = 1  # incremented when a verb, an option or an answer changes for its callers
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def _check_version(caller: str) -> None:
 
 
 def _create(options: argparse.Namespace) -> dict[str, Any]:
-    # Imported where they are used: most commands only ask how a cluster is, and should answer at once.
+    # Imported where they are used: most commands only read a cluster's state, and should answer at once.
     from localkube.cluster import lifecycle
     from localkube.config import ClusterSpec, memory_bytes
 
@@ -111,7 +111,7 @@ def _node(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _link(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Shape, remove or list the links between nodes; all answers are the list."""
+    """Shape, remove or list the links between nodes; the answer is always the list."""
     named = ("remove", "bandwidth", "latency")
     request = {"verb": "link", "ends": options.end, **{name: getattr(options, name) for name in named}}
     return discovery.request(options.name, request)
@@ -171,7 +171,7 @@ def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _stand_in(options: argparse.Namespace) -> str:
-    """Say what stands in for an image that cannot be pulled; empty for the kit's own, and in the store."""
+    """Name the stand-in for an image that cannot be pulled; empty for stored images and the kit's own."""
     from localkube.kubelet.images import image_table, store
 
     entry, stored = image_table.stand_in(options.image), None
@@ -244,7 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_create(verbs)
     for verb, run, summary in (
         ("status", _status, "show a cluster's state, shape and processes"),
-        ("start", _start, "start a stopped cluster, or what of it does not run"),
+        ("start", _start, "start a stopped cluster, or its stopped components"),
         ("stop", _end, "end a cluster's processes; objects and volumes are kept"),
         ("delete", _end, "delete a cluster: processes, network and files"),
         ("kubeconfig", _kubeconfig, "print a cluster's kubeconfig"),
@@ -257,7 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_nodes(verbs)
     _add_cache(verbs)
     verbs.add_parser("list", help="list the clusters").set_defaults(run=_list)
-    verbs.add_parser("kubectl", help="how the kit's own kubectl is started").set_defaults(run=_kubectl)
+    verbs.add_parser("kubectl", help="print the command of the kit's own kubectl").set_defaults(run=_kubectl)
     verbs.add_parser("doctor", help="show what this machine can do").set_defaults(run=_doctor)
     return parser
 
@@ -269,7 +269,7 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--cpus", type=float, help="cores of each node")
     create.add_argument("--memory", help="memory of each node, such as 2Gi")
     create.add_argument("--gpus", type=_gpus, help="GPUs that each node declares: 8, or H100,count=8")
-    create.add_argument("--racks", type=int, help="into which the nodes are dealt: rack-a, rack-b")
+    create.add_argument("--racks", type=int, help="racks that the nodes are divided among: rack-a, rack-b")
     create.add_argument("--label", action="append", default=[], dest="labels", metavar="KEY=VALUE")
     create.add_argument("--port", type=int, default=0, help="port of the API on 127.0.0.1")
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
@@ -293,7 +293,7 @@ def _add_create(verbs: Any) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for which a node reports pressure after it has passed",
+        help="how long a node still reports pressure that has passed",
     )
     create.add_argument(
         "--token-webhook",
@@ -320,17 +320,17 @@ def _add_nodes(verbs: Any) -> None:
     node.add_argument("node")
     node.set_defaults(run=_node)
     link = verbs.add_parser(
-        "link", help="list the links between nodes, or limit one of a node, or of two ends"
+        "link", help="list the links between nodes, or limit that of a node or between two ends"
     )
     link.add_argument("name", help="the cluster's")
     link.add_argument("end", nargs="*", help="a node, or two nodes, racks or zones")
     link.add_argument("--bandwidth", default="", help="such as 100Mbit, in each direction")
     link.add_argument("--latency", default="", help="such as 2ms, one way")
-    link.add_argument("--remove", action="store_true", help="of these ends, or without ends of all")
+    link.add_argument("--remove", action="store_true", help="remove the limits of these ends, or all")
     link.set_defaults(run=_link)
     show = verbs.add_parser("show", help="let a cluster's containers import what this Python can")
     show.add_argument("name")
-    show.add_argument("entry", nargs="*", help="of a sys.path")
+    show.add_argument("entry", nargs="*", help="entries of sys.path")
     show.set_defaults(run=_show)
     scale = verbs.add_parser("scale", help="restart a cluster with another number of nodes")
     scale.add_argument("name")
@@ -349,7 +349,7 @@ def _add_cache(verbs: Any) -> None:
     stand_in.set_defaults(run=_stand_in)
     get = verbs.add_parser("get-images", help="obtain the programs that images run")
     get.add_argument("name", nargs="+")
-    get.add_argument("--here", action="store_true", help="list those that are here, and obtain none")
+    get.add_argument("--here", action="store_true", help="list those already obtained, and obtain none")
     get.set_defaults(run=_get_images)
     store = verbs.add_parser("image-store", help="pull, load, save, list, remove or prune images")
     store.add_argument("action", choices=("pull", "load", "save", "list", "remove", "prune"))
@@ -372,7 +372,7 @@ def _add_progress_deadline(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=progress_deadline.SECONDS,
         metavar="SECONDS",
-        help="give up when its start has made no progress for so long (%(default)s)",
+        help="fail when the start has made no progress for this long (%(default)s)",
     )
 
 

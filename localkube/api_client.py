@@ -25,13 +25,13 @@ PATCHES = {
     "merge": "application/merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-# The whole object is not worth writing if it is not read.
+# For responses that are not read: the object's metadata alone.
 BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 CONNECTIONS, REQUEST_SECONDS, REPLACEMENT_SECONDS = 12, 30, 60.0
-# Half of the longest line of a watch, and of what may wait to be parsed: an object of 1.5 MB, etcd's limit,
-# is at most six times as long in JSON.
+# Half of the maximum of a watch's line, and of its unparsed data: an object of 1.5 MB, etcd's limit, is at
+# most six times as long in JSON.
 WATCH_LINE = 6 * 1024 * 1024
-# Of each connection, for as long as it lives; asyncio has 256 KiB, and a node can have a thousand streams.
+# Per connection, for its lifetime; asyncio's default is 256 KiB, and a node can have a thousand streams.
 TLS_BUFFER_BYTES = 64 * 1024
 RETRY_SECONDS, STEADY_SECONDS, WARN_AFTER = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0), 5.0, 3
 RELATED_SECONDS = (0.01, 0.03, 0.1, 0.3)
@@ -61,7 +61,7 @@ class Api:
         await self._streams.close()
 
     async def follow_renewals(self) -> None:
-        """Take each renewed certificate into use, for ever: the API server refuses one that has expired."""
+        """Load each renewed certificate, for ever: the API server refuses one that has expired."""
         async for _ in replacements(self._certificate[0]):
             try:
                 self._tls.load_cert_chain(*self._certificate)
@@ -70,8 +70,8 @@ class Api:
                 continue
             former, watches = (self._session, self._streams), set(self._watches)
             self._open_sessions()
-            await asyncio.sleep(REQUEST_SECONDS)  # until what was asked before is answered
-            for answer in watches & self._watches:  # a session's end alone would not wake them
+            await asyncio.sleep(REQUEST_SECONDS)  # until earlier requests are answered
+            for answer in watches & self._watches:  # closing the session would not wake them
                 answer.content.set_exception(aiohttp.ClientConnectionError("the certificate was renewed"))
             for session in former:
                 await session.close()
@@ -141,7 +141,7 @@ class Api:
         """Yield the lines of a watch, one JSON object each, unparsed.
 
         Raises:
-            ApiError: It ended otherwise than by its own timeout.
+            ApiError: It ended for another reason than its timeout.
         """
         answer = None
         try:
@@ -161,24 +161,24 @@ class Api:
 
 
 async def replacements(path: Path) -> AsyncIterator[None]:
-    """Yield each time when a file was replaced by another, at most REPLACEMENT_SECONDS later."""
-    seen = path.stat().st_mtime_ns
+    """Yield whenever a file has been replaced, at most REPLACEMENT_SECONDS later."""
+    modified = path.stat().st_mtime_ns
     while True:
         await asyncio.sleep(REPLACEMENT_SECONDS)
         with contextlib.suppress(FileNotFoundError):
             now = path.stat().st_mtime_ns
-            if now != seen:
-                seen = now
+            if now != modified:
+                modified = now
                 yield
 
 
 class NodeApi(Api):
     """A node's own client: while ``silent``, every request fails, as without a network.
 
-    The API server may learn of a pod a moment after the node has, and refuses until then what the pod names.
+    The API server may learn of a pod later than the node, and until then refuses access to the pod's objects.
 
     Args:
-        turn: Waits until a request may begin: one namespace must not have all connections.
+        turn: Waits until a request may start: one namespace must not use all connections.
         options: Of ``Api``.
     """
 
@@ -222,12 +222,12 @@ class Informer:
     """A local copy of one resource, kept up to date by list and watch.
 
     ``store`` maps (namespace, name) to the latest object. Callbacks get the kind of change (``ADDED``,
-    ``MODIFIED``, ``DELETED``), the object, and the object before it. What was deleted while the connection
-    was lost is reported as ``DELETED`` after the next list.
+    ``MODIFIED``, ``DELETED``), the object, and the object before it. Objects deleted while the connection was
+    lost are reported as ``DELETED`` after the next list.
 
     Args:
-        field_selector: Which objects, for the API server.
-        label_selector: The same by their labels.
+        field_selector: Selects objects by their fields, on the API server.
+        label_selector: Selects objects by their labels.
         trim: Removes unused fields from each object before it is stored.
     """
 
@@ -260,11 +260,11 @@ class Informer:
     async def run(self) -> None:
         """List and watch for ever; reconnect after errors, and list again after 410 Gone.
 
-        It waits the longer the more attempts have ended soon after they began.
+        The delay grows with each consecutive attempt that ends within STEADY_SECONDS.
         """
         failures, clock = 0, asyncio.get_running_loop().time
         while True:
-            began, problem = clock(), "it ended at once"
+            started, problem = clock(), "it ended at once"
             try:
                 if not self._version:
                     await self._list()
@@ -273,7 +273,7 @@ class Informer:
                 problem = str(error)
                 if error.status == 410:
                     self._version = ""
-            if clock() - began >= STEADY_SECONDS:
+            if clock() - started >= STEADY_SECONDS:
                 failures = 0
             level = logging.WARNING if failures >= WARN_AFTER else logging.DEBUG
             log.log(level, "watch %s: %s", self._path, problem)
@@ -315,7 +315,7 @@ class Informer:
             self._apply(change, item)
 
     def _apply(self, change: str, item: Object) -> None:
-        item["metadata"].pop("managedFields", None)  # more than the rest of a Service of many ports
+        item["metadata"].pop("managedFields", None)  # larger than the rest of a Service with many ports
         self._trim(item)
         key = object_key(item)
         before = self.store.get(key)
@@ -329,17 +329,17 @@ class Informer:
         for callback in self._callbacks:
             try:
                 callback(change, item, before)
-            except Exception:  # one strange object must not end the watch of all others
-                log.exception("%s %s of %s was not taken in", change, "/".join(key), self._path)
+            except Exception:  # one malformed object must not end the watch of all others
+                log.exception("%s %s of %s was not processed", change, "/".join(key), self._path)
 
 
 def object_key(item: Mapping[str, Any]) -> tuple[str, str]:
-    """The namespace, empty for what has none, and the name of an object."""
+    """The namespace, empty for a cluster-scoped object, and the name of an object."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
 async def find(api: Api, path: str) -> Object | None:
-    """Get an object; None if there is none."""
+    """Get an object; None if it does not exist."""
     try:
         return await api.get(path)
     except ApiError as error:

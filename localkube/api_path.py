@@ -1,7 +1,7 @@
-"""Paths of the Kubernetes API, from parts that are valid: no name leads to another object.
+"""Paths of the Kubernetes API, built from validated parts, so that no name leads to another object.
 
 A pod may name a Secret ``../../other/secrets/top``: the API server validates few of the names in a pod's
-specification, and HTTP clients resolve ``..``. No other module builds a path; a test holds it.
+specification, and HTTP clients resolve ``..``. No other module builds a path; a test checks this.
 """
 
 import json
@@ -25,7 +25,7 @@ def api_path(
     """Build the path of a collection, or of one object of it.
 
     Raises:
-        ApiError: A name is none that an object can have; in client-go's words.
+        ApiError: A name is not valid for an object; the message is client-go's.
 
     Example:
         >>> api_path("v1/pods", namespace="lab", name="web-0", subresource="status")
@@ -54,14 +54,14 @@ def _valid(name: str, *, most: int = MOST_CHARACTERS, is_subdomain: bool = True)
 
 
 def _problem(name: str, most: int, is_subdomain: bool) -> str | None:
-    """Find out why no object can have a name.
+    """Return why a name is not valid for an object; None if it is.
 
     Source: staging/src/k8s.io/apimachinery/pkg/api/validation/path and pkg/util/validation
     """
     if name in ("", ".", ".."):
         return f"may not be '{name}'"
-    if sign := next((sign for sign in "/%\0" if sign in name), None):
-        return f"may not contain '{sign}'" if sign != "\0" else "may not contain NUL"
+    if character := next((character for character in "/%\0" if character in name), None):
+        return f"may not contain '{character}'" if character != "\0" else "may not contain NUL"
     if len(name) > most:
         return f"must be no more than {most} characters"
     if is_subdomain and not _SUBDOMAIN.fullmatch(name):

@@ -41,28 +41,28 @@ class ClusterSpec:
 
     Attributes:
         nodes: 1 to 100.
-        cpus: Cores of each node; None shares the machine's out, at least one each.
-        memory: Bytes of each node; None shares the machine's out.
-        gpus: GPUs that each node declares: shares of the machine's, in turn, or without having them where it
-            has none. None deals the real ones out, each to one node; so does a text, which says what they
-            are where there are none (`DeclaredGpu.parse`), and a DRA driver gives them.
-        labels: On every node.
-        racks: Into which the nodes are dealt, those of a rack one after the other; None for none.
-        port: Of the API on 127.0.0.1; 0 takes a free one.
+        cpus: Cores of each node; None divides the machine's, with at least one each.
+        memory: Bytes of each node; None divides the machine's.
+        gpus: GPUs that each node declares: shares of the machine's, round robin, or, on a machine without
+            GPUs, a number alone. None assigns each real GPU to one node; so does a string, which on a machine
+            without GPUs describes simulated ones (`DeclaredGpu.parse`), allocated by a DRA driver.
+        labels: Labels of every node.
+        racks: Racks that the nodes are divided among, in order; None for no racks.
+        port: The API server's port on 127.0.0.1; 0 chooses a free one.
         warm: Keep a process with torch imported, from which training containers start at once.
         mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
         images: How containers' images are obtained: ``stand-in``, ``pull``, or ``auto``, which pulls
             those that have no preferred stand-in, where a registry answers.
-        container_log_max_size: Bytes after which a container's log goes on in a new file.
+        container_log_max_size: Bytes after which a container's log is rotated.
         container_log_max_files: How many files of a container's log are kept.
-        pod_pids_limit: Processes and threads of a pod, where control groups can be written; 0 for any number.
+        pod_pids_limit: Processes and threads of a pod, where cgroups can be written; 0 for no limit.
         pid_max: Processes and threads of the machine, of which pods have three quarters and a namespace a
-            quarter; None for the kernel's bound.
+            quarter; None for the kernel's limit.
         eviction_hard: Thresholds as a kubelet's: ``memory.available<100Mi,nodefs.available<10%``; empty for
             none, None for those of ``kubelet.resources.pressure``.
-        eviction_pressure_transition_period: Seconds for which a node reports pressure after it has passed.
-        token_webhook: ``http://127.0.0.1:PORT/PATH``: a server on this machine that is asked, by TokenReview,
-            whose a bearer token is that the cluster did not issue.
+        eviction_pressure_transition_period: Seconds for which a node still reports pressure that has passed.
+        token_webhook: ``http://127.0.0.1:PORT/PATH``: a server on this machine that authenticates, by
+            TokenReview, bearer tokens that the cluster did not issue.
     """
 
     nodes: int = 4
@@ -147,7 +147,7 @@ class ClusterSpec:
         return asdict(self) | {"labels": dict(self.labels)}
 
     def node_settings(self, machine: HostInfo) -> list[NodeSettings]:
-        """Divide the machine's resources; real GPUs are dealt out, or shared (`gpus`)."""
+        """Divide the machine's resources; real GPUs are assigned to nodes, or shared (`gpus`)."""
         cpus = self.cpus or max(1.0, machine.cores / self.nodes)
         memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
         settings = []
@@ -203,7 +203,7 @@ class ClusterSpec:
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
-    """Refuse what NodeRestriction takes from no kubelet: it would ask to register its node for ever."""
+    """Refuse labels that NodeRestriction forbids kubelets to set: node registration would fail for ever."""
     for label in labels:
         prefix = label.rpartition("/")[0]
         if RESERVED.fullmatch(prefix) and label not in OWN_LABELS and not OWN_PREFIX.fullmatch(prefix):

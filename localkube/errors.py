@@ -25,16 +25,16 @@ class LocalClusterError(Exception):
 
 
 class Skipped(Exception):
-    """One source of a program cannot be used; the text says why, and the next source is tried."""
+    """One source of a program cannot be used; the message says why, and the next source is tried."""
 
 
 class ApiError(Exception):
     """A response of the API server with an error status.
 
     Args:
-        status: The HTTP status, 404 for one; 0 when no answer came.
-        reason: The API's machine-readable reason, ``NotFound`` for one.
-        message: The API server's own sentence.
+        status: The HTTP status, such as 404; 0 without a response.
+        reason: The API's machine-readable reason, such as ``NotFound``.
+        message: The API server's own message.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:

@@ -23,7 +23,7 @@ from localkube.runtime.user_namespace import MANY_IDS, enter_user_namespace, new
 CAP_SYS_ADMIN = 21
 RANGE = 65536
 # For the pods of root, where /etc/subuid has none: between systemd's ranges for containers and for foreign
-# files (https://systemd.io/UIDS-GIDS/), and below 2**31, which some programs cannot count to.
+# files (https://systemd.io/UIDS-GIDS/), and below 2**31, which some programs cannot represent.
 OWN_RANGES = (0x70000000, (0x7FFE0000 - 0x70000000) // RANGE)
 FEWEST_RANGES = 256
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -42,7 +42,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Namespaces:
-    """Whether pods can be isolated; ``reason`` and ``fix`` explain a no."""
+    """Whether pods can be isolated; otherwise ``reason`` and ``fix`` explain why not."""
 
     allowed: bool
     user_namespace: bool
@@ -52,14 +52,14 @@ class Namespaces:
 
 @dataclass(frozen=True)
 class IdRanges:
-    """Ranges of users and groups for pods; by default the user's own alone.
+    """Ranges of uids and gids for pods; by default only the user's own.
 
     Attributes:
         first: The first id of the first range.
         size: Ids in a range.
         count: Ranges; with a single one, all pods share it.
-        idmap: Files are shifted into a pod's range when they are mounted; without that, volumes belong to
-            the single range.
+        idmap: The ids of files are shifted into a pod's range when they are mounted; otherwise, volumes
+            belong to the single range.
         subordinate: The first of the subordinate users and groups of a user who is not root; the range is
             then that of the runtime's own user namespace, whose root is the user.
     """
@@ -75,8 +75,8 @@ class IdRanges:
 class HostInfo:
     """The machine's properties; ``memory`` and ``disk_free`` in bytes.
 
-    ``disk_problem`` tells why no cluster can be stored here, if so.
-    ``overlay`` tells whether the layers of images can be mounted; they are copied otherwise.
+    ``disk_problem`` is the reason why no cluster can be stored here, if any.
+    ``overlay`` is true if the layers of images can be mounted; otherwise they are copied.
     """
 
     system: str
@@ -101,7 +101,7 @@ class HostInfo:
 
 
 def inspect_host() -> HostInfo:
-    """Inspect this machine; takes milliseconds, more where there are GPUs."""
+    """Inspect this machine; takes milliseconds, longer with GPUs."""
     place = existing(state_dir())
     separation, users = namespaces(), pod_users(place)
     return HostInfo(
@@ -121,7 +121,7 @@ def inspect_host() -> HostInfo:
 
 def disk_problem() -> str:
     """Describe why the disk cannot store a cluster: it is full, or cannot be written; else empty."""
-    # A cache that is there may be somebody else's, filled and closed, such as an image's.
+    # An existing cache may be another user's, filled and read-only, such as one in a container image.
     cache = [] if cache_dir().is_dir() else [existing(cache_dir())]
     for folder in (existing(state_dir()), *cache):
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -134,7 +134,7 @@ def _overlay(place: Path, separation: Namespaces, users: IdRanges) -> bool:
     shifted = LinuxIdMapping(0, users.first, users.size) if users.idmap else None
     try:
         return can_mount_layers(place, user_namespace=separation.user_namespace, shifted=shifted)
-    except OSError:  # nothing can be written there, which who makes a cluster is told
+    except OSError:  # the directory cannot be written, which creating a cluster reports
         return False
 
 
@@ -172,7 +172,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
-    except nvml.NVMLError:  # one that shares the machine's, as on Jetson and GB10
+    except nvml.NVMLError:  # it shares the machine's memory, as on Jetson and GB10
         memory = 0
     device = f"/dev/nvidia{nvml.nvmlDeviceGetMinorNumber(handle)}"
     return Gpu(str(index), nvml.nvmlDeviceGetName(handle), memory, nvml.nvmlDeviceGetUUID(handle), device)
@@ -219,7 +219,7 @@ def pod_users(place: Path) -> IdRanges:
     try:
         namespace = new_user_namespace(mapping)
     except OSError:
-        # Root of a container that has no such ids: it is not the machine's root, and its pods have its id.
+        # Root of a container without such ids: it is not the machine's root, and its pods have its id.
         return IdRanges()
     source = os.open(place, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -234,7 +234,7 @@ def pod_users(place: Path) -> IdRanges:
 
 
 def _ids_of(path: str, names: Collection[str]) -> set[tuple[int, int]]:
-    """The ranges that /etc/subuid or /etc/subgid gives to a user of these names: first id, and how many."""
+    """The ranges of /etc/subuid or /etc/subgid for a user with these names: first id and count."""
     lines = Path(path).read_text().splitlines() if os.path.exists(path) else []
     fields = (line.split(":") for line in lines if line.count(":") == 2)
     return {(int(start), int(size)) for name, start, size in fields if name in names}
@@ -254,7 +254,7 @@ def _own_subordinate_ids() -> tuple[int, ...]:
 
 
 def _can_have(subordinate: tuple[int, ...]) -> bool:
-    """Try to get subordinate ids: newuidmap may lack its rights, as in many containers."""
+    """Try to map subordinate ids: newuidmap may lack privileges, as in many containers."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -267,7 +267,7 @@ def _can_have(subordinate: tuple[int, ...]) -> bool:
 
 
 def _subordinate_ids() -> tuple[int, int] | None:
-    """Return the first of root's subordinate ids, and how many ranges they are; None if too few."""
+    """Return the first of root's subordinate ids, and the number of ranges; None if too few."""
     ranges = [_ids_of(path, ("root", "0")) for path in ("/etc/subuid", "/etc/subgid")]
     both = max(ranges[0] & ranges[1], key=lambda ids: ids[1], default=(0, 0))
     return (both[0], both[1] // RANGE) if both[1] >= FEWEST_RANGES * RANGE else None
@@ -334,9 +334,9 @@ def remedy() -> str:
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
         "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=15000"),
     }
-    for path, (bad, cure) in switches.items():
-        if os.path.exists(path) and Path(path).read_text().strip() == bad:
-            return f"an administrator allows it with: sysctl -w {cure}"
+    for path, (value, setting) in switches.items():
+        if os.path.exists(path) and Path(path).read_text().strip() == value:
+            return f"an administrator allows it with: sysctl -w {setting}"
     if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
         options = "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
         return f"start the container with: {options}"

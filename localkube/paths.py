@@ -48,16 +48,16 @@ def private_dir(path: Path) -> Path:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file of mode 0600, whole or not at all."""
-    aside = path.with_name(f".{path.name}.new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    """Write a file of mode 0600 atomically."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)
             file.write(content.encode() if isinstance(content, str) else content)
-        aside.rename(path)
+        temporary.rename(path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -82,7 +82,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def existing(place: Path) -> Path:
     """Find the nearest folder above a path that exists."""
-    while not os.path.exists(place):  # False, too, where it cannot be looked at
+    while not os.path.exists(place):  # also False where it may not be examined
         place = place.parent
     return place
 
@@ -96,7 +96,7 @@ def full_disk(place: Path) -> str:
 
 
 def no_room(path: Path, what: str) -> LocalClusterError:
-    """Create the error for a ``path`` whose disk is full or closed."""
+    """Create the error for a ``path`` whose disk is full or not writable."""
     return LocalClusterError(
         what,
         about=str(path),
@@ -115,7 +115,7 @@ def packaged_program(program: str, fingerprint: str, *, package: str = PACKAGE) 
 
     Args:
         program: Its file's name.
-        fingerprint: Of the sources that it must have been built from: a cluster runs what was tested with it.
+        fingerprint: Of the sources that it must have been built from, so that tested versions run together.
         package: Its import name.
 
     Raises:
@@ -182,7 +182,7 @@ class ClusterPaths:
     kubeconfig = _below("kubeconfig")
     pki = _below("pki")
     etcd = _below("etcd")
-    known_roles = _below("known-roles")  # etcd begins with those of this build
+    known_roles = _below("known-roles")  # the roles of this build, with which etcd starts
     logs = _below("logs")
     pods = _below("pods")
     # The mount point of the runtime's tmpfs; on the host it stays empty.

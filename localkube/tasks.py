@@ -1,4 +1,4 @@
-"""Background tasks that are kept until they end, and log their failure.
+"""Background tasks that are referenced until they end, and log their failure.
 
 The event loop holds tasks weakly, so an unreferenced one may be collected while it waits.
 """
@@ -17,8 +17,8 @@ def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = Fa
     """Start a task that logs a failure at once.
 
     Args:
-        critical: This process is of no use without it: a failure ends it at once, as a kill would, and the
-            supervisor starts another one.
+        critical: This process cannot work without it: a failure ends the process at once, as a kill would,
+            and the supervisor restarts it.
     """
     task = asyncio.create_task(work, name=name)
     _running.add(task)
@@ -29,10 +29,10 @@ def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = Fa
 
 
 async def wait_for_first(*works: Awaitable[Any], seconds: float | None = None) -> asyncio.Future[Any]:
-    """Wait until one of these ends, at most so many seconds; cancel the rest, also when this is cancelled.
+    """Wait until one of these ends, or until the timeout; cancel all others, also when this is cancelled.
 
     Returns:
-        The first of them: done, or cancelled where another one or the time came first.
+        The first argument's task: done, or cancelled if another one or the timeout came first.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -59,5 +59,5 @@ def _report(task: asyncio.Task[None]) -> None:
 
 def _end_process(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception():
-        log.critical("this process cannot work without %s: it ends, and is started again", task.get_name())
+        log.critical("this process cannot work without %s: it ends, and will be restarted", task.get_name())
         os._exit(1)

@@ -1,4 +1,4 @@
-"""``python -m localkube.bundles use FILE``: where nothing is installed; else ``localkube bundle``."""
+"""``python -m localkube.bundles use FILE``, before anything is installed; later ``localkube bundle``."""
 
 import argparse
 import sys

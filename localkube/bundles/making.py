@@ -1,7 +1,7 @@
 """Make a bundle: the control plane, the programs of images, data sets and wheels, in one tar file.
 
-What is on this machine is taken from its cache; only wheels, and a control plane that is not there yet, are
-fetched. The file has its name when it is whole.
+Files come from this machine's cache; only wheels, and a control plane that is not cached yet, are fetched.
+The file gets its name when it is complete.
 """
 
 import contextlib
@@ -39,15 +39,15 @@ def create(
     """Make a bundle; return the file, its size, and the folders in it.
 
     Args:
-        goal: The file; one that is there is replaced.
+        goal: The file to write; an existing one is replaced.
         with_wheels: Take the wheels of everything that ``constraints`` pins, about 3 GB with torch.
-        images: Container images that come along; those that are not in the store are pulled.
+        images: Container images to include; those that are not in the store are pulled.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     if goal.is_dir():
         raise LocalClusterError("this is a folder", about=str(goal), fix=f"name a file: {goal}/trainyard.tar")
     sources = dict(_from_cache(report))
-    aside = goal.with_name(f".{goal.name}.part")
+    partial = goal.with_name(f".{goal.name}.part")
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".wheels-", dir=private_dir(cache_dir())) as folder:
@@ -60,16 +60,16 @@ def create(
                 sources[IMAGES] = scratch / "images.tar"
             report(f"Checksums of {len(sources)} files")
             manifest = BundleManifest.here([BundleFile.of(path, source) for path, source in sources.items()])
-            _write(aside, manifest, list(sources.values()), report)
-        aside.replace(goal)
+            _write(partial, manifest, list(sources.values()), report)
+        partial.replace(goal)
     except OSError as error:
         raise unwritable(goal, error) from error
     finally:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     size = goal.stat().st_size
-    report(f"{goal}: {size / 1e6:,.0f} MB in {duration(time.monotonic() - began)}")
+    report(f"{goal}: {size / 1e6:,.0f} MB in {duration(time.monotonic() - started)}")
     units = sorted({file.unit for file in manifest.files})
-    return {"file": str(goal), "bytes": size, "holds": units, "seconds": round(time.monotonic() - began, 1)}
+    return {"file": str(goal), "bytes": size, "holds": units, "seconds": round(time.monotonic() - started, 1)}
 
 
 def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:

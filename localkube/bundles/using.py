@@ -1,7 +1,7 @@
-"""Use a bundle: unpack it into the cache, where every part of Trainyard looks before it asks a network.
+"""Use a bundle: unpack it into the cache, where every part of Trainyard looks before it downloads.
 
-Each file is checked against its checksum while it is written beside the cache's folders; only when the last
-one was right do they take their names. A bundle that is cut, damaged or too large changes nothing.
+Each file is checked against its checksum while it is written to a temporary folder; only when all are correct
+are the folders renamed into the cache. A bundle that is truncated, damaged or too large changes nothing.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ DAMAGES = (tarfile.TarError, EOFError, zlib.error, OverflowError)
 
 def use(bundle: Path, *, report: Report) -> dict[str, Any]:
     """Unpack ``bundle`` into the cache and return its contents."""
-    began = time.monotonic()
+    started = time.monotonic()
     cache = private_dir(cache_dir())
     with alone(report):
         for stale in cache.glob(".bundle-*"):
@@ -38,15 +38,15 @@ def use(bundle: Path, *, report: Report) -> dict[str, Any]:
             for unit in units:
                 _place(Path(scratch), cache, unit)
     if IMAGES in units:
-        # By the program that has just been placed.
+        # With the image program that was just unpacked.
         image_store.load(cache / IMAGES, report=report)
         (cache / IMAGES).unlink()
     if manifest.python and manifest.python != python_tag():
         report(
             f"The wheels are for {manifest.python}, and this Python is {python_tag()}: they will not be used"
         )
-    report(f"{len(manifest.files)} files are in {cache} after {duration(time.monotonic() - began)}")
-    return {"cache": str(cache), "holds": units, "seconds": round(time.monotonic() - began, 1)}
+    report(f"{len(manifest.files)} files are in {cache} after {duration(time.monotonic() - started)}")
+    return {"cache": str(cache), "holds": units, "seconds": round(time.monotonic() - started, 1)}
 
 
 def _unpack(bundle: Path, goal: Path, report: Report) -> BundleManifest:

@@ -1,7 +1,7 @@
-"""The Python packages of a bundle: fetched for this Python and platform, and offered to pip where they lie.
+"""The Python packages of a bundle: fetched for this Python and platform, and offered to pip from the cache.
 
-They are those of constraints.txt, every one pinned. Another Python than theirs gets none of them; another
-constraints.txt gets them beside the index, because most will fit.
+They are the pinned packages of constraints.txt. Another version of Python uses none of them; with another
+constraints.txt pip uses them in addition to the index, because most will fit.
 """
 
 import hashlib

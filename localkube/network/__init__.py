@@ -1,1 +1,1 @@
-"""The pod network's names and addresses: DNS, Services, and ways in and out."""
+"""The pod network: DNS, Services, NetworkPolicies, host ports and egress."""

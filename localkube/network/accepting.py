@@ -36,42 +36,42 @@ async def accept(
     most: int,
     admit: Callable[[socket.socket], bool] = lambda client: True,
 ) -> None:
-    """Handle each connection in a task, for ever; when descriptors run out, wait until there are some again.
+    """Handle each connection in a task, for ever; when descriptors run out, wait until some are free.
 
     Args:
-        handle: Takes a connected socket, closes it, and returns when it is done with it.
+        handle: Serves a connected socket, closes it, and returns.
         most: Connections at a time; others wait in the kernel's backlog.
-        admit: Decides about a connection by its socket; others are reset.
+        admit: Decides by the socket whether a connection is accepted; others are reset.
     """
-    loop, room = asyncio.get_running_loop(), asyncio.Semaphore(most)
+    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(most)
     listener.setblocking(False)
     while True:
-        await room.acquire()
+        await slots.acquire()
         try:
             client, _ = await loop.sock_accept(listener)
         except OSError as error:
-            room.release()
+            slots.release()
             if not isinstance(error, ConnectionAbortedError):
-                log.warning("no more connections for now: %s", error)
+                log.warning("cannot accept connections for now: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
             continue
         if admit(client):
             task = start_task(handle(client), name="connection")
-            task.add_done_callback(lambda _: room.release())
+            task.add_done_callback(lambda _: slots.release())
         else:
             reset(client)
-            room.release()
+            slots.release()
 
 
 def reset(client: socket.socket) -> None:
-    """Close a connection so that its peer sees an error, and no end of data."""
+    """Close a connection so that its peer sees an error, not the end of data."""
     with contextlib.suppress(OSError):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     client.close()
 
 
 def use_all_descriptors() -> int:
-    """Raise the limit of open files as far as it goes; return how many connections to carry at a time."""
+    """Raise the limit of open files to the hard limit; return how many connections to serve at a time."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return max(1, min(MOST_CONNECTIONS, (hard - OTHER_DESCRIPTORS) // 2))
@@ -89,8 +89,8 @@ def owner(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     """Find the user whose IPv4 TCP socket is bound to ``local`` and connected to ``remote``.
 
     Returns:
-        The user's id as this process's user namespace has it, where ids without a mapping are all one; None
-        for a socket that its process has closed, which the kernel ascribes to root.
+        The uid in this process's user namespace, where all unmapped ids are the overflow uid; None for a
+        socket that its process has closed, which the kernel ascribes to root.
     """
     try:
         return _owner_by_diag(local, remote)
@@ -121,12 +121,12 @@ def _owner_by_proc(local: tuple[str, int], remote: tuple[str, int]) -> int | Non
         ends = [f"{mapped}{_hexadecimal(host)}:{port:04X}" for host, port in (local, remote)]
         with contextlib.suppress(OSError), open(f"/proc/net/{table}") as rows:
             for row in rows:
-                words = row.split()
-                if words[1:3] == ends:
-                    return int(words[7]) if words[9] != "0" else None
+                fields = row.split()
+                if fields[1:3] == ends:
+                    return int(fields[7]) if fields[9] != "0" else None
     return None
 
 
 def _hexadecimal(host: str) -> str:
-    """Write an IPv4 address as /proc/net/tcp does: as a number in the machine's order of bytes."""
+    """Write an IPv4 address as /proc/net/tcp does: as a number in the machine's byte order."""
     return f"{struct.unpack('=I', socket.inet_aton(host))[0]:08X}"

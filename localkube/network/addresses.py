@@ -22,7 +22,7 @@ class Addresses(Protocol):
         """Translate a cluster address to the one to connect to, or to listen on."""
 
     def seen(self, host: str) -> str:
-        """Translate a peer's or a called address back to the cluster's."""
+        """Translate the address of a peer or a destination back to the cluster's."""
 
 
 class NamespaceAddresses:
@@ -38,7 +38,7 @@ class NamespaceAddresses:
 class LoopbackAddresses:
     """Plain mode: 10.244.a.b is 127.octet.a.b, 10.96.a.b is 127.(octet + 1).a.b.
 
-    The preload library's ``addresses.c`` says the same to the programs of the pods.
+    The preload library's ``addresses.c`` does the same for the programs of the pods.
 
     Args:
         low: Added to ports below 1024, where this user may not listen on them.
@@ -65,11 +65,11 @@ class LoopbackAddresses:
         return host
 
 
-def choose_octet(name: str, had: int | None = None) -> int:
-    """Choose a free range: the cluster's former one, or one by its name."""
+def choose_octet(name: str, previous: int | None = None) -> int:
+    """Choose a free range: the cluster's previous one, or one derived from its name."""
     start = sum(name.encode()) % len(OCTETS)
     order = [*OCTETS[start:], *OCTETS[:start]]
-    for octet in ([had] if had else []) + order:
+    for octet in ([previous] if previous else []) + order:
         if _free(f"127.{octet}.0.1"):
             return octet
     raise OSError("every range of loopback addresses is taken by another cluster")

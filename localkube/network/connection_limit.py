@@ -1,9 +1,9 @@
 """How many connections one pod may hold at the API server's own address.
 
-The API server keeps any connection that is used now and then, with memory for each, and counts none. Here
-the kernel lists them every few seconds, and those beyond a pod's share are reset. Connection tracking would
-refuse them at once, but its table would be one more thing that all pods share. Through the Service
-``kubernetes``, pods have their share of relayed connections instead.
+The API server keeps every connection in use, with memory for each, and does not limit them. Here the kernel
+lists them every few seconds, and those beyond a pod's share are reset. Connection tracking would refuse them
+at once, but its table would be another resource that all pods share. Connections through the Service
+``kubernetes`` are limited by the relay instead.
 
 Source: https://man7.org/linux/man-pages/man7/sock_diag.7.html, linux/inet_diag.h
 """
@@ -30,7 +30,7 @@ BUFFER = 1 << 17
 
 
 class ConnectionLimit:
-    """Resets what one address holds beyond its share of the connections to a port.
+    """Resets connections to a port that exceed one address's share.
 
     Args:
         network: Addresses outside of it are not limited.
@@ -41,13 +41,13 @@ class ConnectionLimit:
         self._port, self._network, self._most = port, ipaddress.ip_network(network), most
 
     async def run(self) -> None:
-        """Look every two seconds, for ever."""
+        """Check every two seconds, for ever."""
         gateway = socket.inet_ntoa((int(self._network.network_address) + 1).to_bytes(4, "big"))
         while True:
             try:
                 self.enforce(besides=gateway)
             except OSError as error:  # a kernel without CONFIG_INET_DIAG_DESTROY
-                log.warning("a pod may hold as many connections to the API server as it likes: %s", error)
+                log.warning("connections of pods to the API server are not limited: %s", error)
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -70,20 +70,20 @@ class ConnectionLimit:
                     log.warning("%s held %d connections too many to port %d", address, beyond, self._port)
 
     def _connections(self, kernel: socket.socket) -> Iterator[tuple[str, bytes]]:
-        """List the established connections to the port: the peer's address, and what identifies each."""
+        """List the established connections to the port: the peer's address and the socket's identity."""
         _request(kernel, SOCK_DIAG_BY_FAMILY, struct.pack("!H", self._port).ljust(48, b"\0"), flags=DUMP)
         while True:
-            received, at = kernel.recv(BUFFER), 0
-            while at < len(received):
-                length, kind, *_ = HEADER.unpack_from(received, at)
+            received, offset = kernel.recv(BUFFER), 0
+            while offset < len(received):
+                length, kind, *_ = HEADER.unpack_from(received, offset)
                 if kind == DONE:
                     return
                 if kind != SOCK_DIAG_BY_FAMILY:
                     raise OSError("the kernel lists no sockets")
-                start = at + HEADER.size + IDENTITY_OFFSET
+                start = offset + HEADER.size + IDENTITY_OFFSET
                 identity = received[start : start + IDENTITY.size]
                 yield socket.inet_ntoa(IDENTITY.unpack(identity)[3]), identity
-                at += length + -length % 4
+                offset += length + -length % 4
 
 
 def _request(kernel: socket.socket, kind: int, identity: bytes, *, flags: int = 0) -> None:

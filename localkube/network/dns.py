@@ -1,8 +1,8 @@
 """The cluster's DNS server: UDP and TCP, the cluster's zone from memory, other names from upstream.
 
 Answers to single names are cached as packets until the zone changes. Negative answers may not be cached
-(their SOA has TTL 0), because a training pod often looks up its peer before that exists. Foreign answers are
-not cached. A client that floods it is slow itself; the others are answered in turn.
+(their SOA has TTL 0), because a training pod often looks up its peer before the peer exists. Answers from
+upstream are not cached. A client that floods the server slows down only itself: others are served in turn.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ Reply = Callable[[bytes], None]
 TTL_SECONDS = 5
 LARGEST = 4096
 IDLE_SECONDS = 10
-REMEMBERED, LARGEST_REMEMBERED = 4096, 300
+CACHED_ANSWERS, LARGEST_CACHED_QUERY = 4096, 300
 CONNECTIONS = 512
-# What a question to another name server takes of this process, about.
+# The approximate processor time for forwarding a question.
 FORWARDING_SECONDS = 0.0005
 CHAIN = 8
 DATA = {
@@ -61,8 +61,8 @@ class DnsServer:
         self._connections = Shares(CONNECTIONS, self._namespaces)
         self._closers: list[Any] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._remembered: dict[tuple[bool, bytes], bytes] = {}
-        self._remembered_version = -1
+        self._cache: dict[tuple[bool, bytes], bytes] = {}
+        self._cache_version = -1
 
     async def __aenter__(self) -> "DnsServer":
         return self
@@ -91,13 +91,13 @@ class DnsServer:
 
     def serve(self, query: bytes, client: str, *, tcp: bool, reply: Reply) -> None:
         """Answer one packet of a client by ``reply(packet)``, at once or when the answer comes."""
-        remembered = self._recall(query, tcp)
-        if remembered is not None:
-            reply(remembered)
+        cached = self._find_cached(query, tcp)
+        if cached is not None:
+            reply(cached)
             return
         try:
             question = DNSRecord.parse(query)
-        except (DNSError, ValueError):  # the second for a name that is no text
+        except (DNSError, ValueError):  # ValueError for a name that is not text
             if len(query) >= 12 and not query[2] & 0x80:
                 reply(query[:2] + bytes((0x80 | query[2] & 0x79, RCODE.FORMERR)) + bytes(8))
             return
@@ -113,8 +113,8 @@ class DnsServer:
                 self._later(self._complete(question, answer, outside, client, tcp, reply))
                 return
             packet = _packed(question, answer, tcp)
-            if steady and self._zone.owns(_name(question.q.qname)):  # for whoever asks
-                self._remember(query, tcp, packet)
+            if steady and self._zone.owns(_name(question.q.qname)):  # from every namespace
+                self._add_cached(query, tcp, packet)
             reply(packet)
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -173,19 +173,19 @@ class DnsServer:
         data = SOA(f"ns.dns.{self._zone.domain}", f"hostmaster.{self._zone.domain}", times)
         return RR(owner, QTYPE.SOA, rdata=data, ttl=0)
 
-    def _recall(self, query: bytes, tcp: bool) -> bytes | None:
-        if self._remembered_version != self._zone.version:
-            self._remembered.clear()
-            self._remembered_version = self._zone.version
-        rest = self._remembered.get((tcp, query[2:]))
-        return rest and query[:2] + rest
+    def _find_cached(self, query: bytes, tcp: bool) -> bytes | None:
+        if self._cache_version != self._zone.version:
+            self._cache.clear()
+            self._cache_version = self._zone.version
+        answer = self._cache.get((tcp, query[2:]))
+        return answer and query[:2] + answer
 
-    def _remember(self, query: bytes, tcp: bool, packet: bytes) -> None:
-        if len(query) > LARGEST_REMEMBERED:
+    def _add_cached(self, query: bytes, tcp: bool, packet: bytes) -> None:
+        if len(query) > LARGEST_CACHED_QUERY:
             return
-        if len(self._remembered) >= REMEMBERED:
-            self._remembered.clear()
-        self._remembered[tcp, query[2:]] = packet[2:]
+        if len(self._cache) >= CACHED_ANSWERS:
+            self._cache.clear()
+        self._cache[tcp, query[2:]] = packet[2:]
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client, *_ = writer.get_extra_info("peername") or ("",)
@@ -197,7 +197,7 @@ class DnsServer:
             while await self._exchange(reader, writer, client):
                 pass
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            log.debug("a TCP client of the name server has left: %s", error or type(error).__name__)
+            log.debug("a TCP client of the name server has disconnected: %s", error or type(error).__name__)
         finally:
             self._connections.release(holding)
             writer.close()
@@ -205,19 +205,19 @@ class DnsServer:
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str
     ) -> bool:
-        """Answer one question of a connection; False if its client has asked too much."""
+        """Answer one question of a connection; False if its client's allowance is used up."""
         async with asyncio.timeout(IDLE_SECONDS):
             size = int.from_bytes(await reader.readexactly(2))
             query = await reader.readexactly(size)
         done = asyncio.get_running_loop().create_future()
-        began = time.thread_time()
+        started = time.thread_time()
         self.serve(query, client, tcp=True, reply=done.set_result)
-        may_ask_more = self._allowances.spend(client, time.thread_time() - began)
+        has_allowance = self._allowances.spend(client, time.thread_time() - started)
         async with asyncio.timeout(IDLE_SECONDS):
             packet = await done
             writer.write(len(packet).to_bytes(2) + packet)
             await writer.drain()
-        return may_ask_more
+        return has_allowance
 
 
 def _name(label: object) -> str:
@@ -236,7 +236,7 @@ def _failure(question: DNSRecord, code: str) -> bytes:
 
 def _packed(question: DNSRecord, answer: DNSRecord, tcp: bool) -> bytes:
     packet = answer.pack()
-    if tcp or len(packet) <= _room(question):
+    if tcp or len(packet) <= _max_size(question):
         return packet
     # Not dnslib's truncate(): it leaves out the question, and glibc ignores an answer without it.
     short = question.reply(ra=1, aa=1)
@@ -248,6 +248,6 @@ def _edns(question: DNSRecord) -> RR | None:
     return next((record for record in question.ar if record.rtype == QTYPE.OPT), None)
 
 
-def _room(question: DNSRecord) -> int:
+def _max_size(question: DNSRecord) -> int:
     option = _edns(question)
     return max(512, min(option.edns_len, LARGEST)) if option else 512

@@ -14,15 +14,15 @@ from localkube.network.fair_shares import PodNamespaces, Shares
 
 log = logging.getLogger(__name__)
 
-PATIENT, HASTY = (1.0, 2.0), (0.3,)
-SULK_SECONDS = 10
+TIMEOUTS, SHORT_TIMEOUTS = (1.0, 2.0), (0.3,)
+SHORT_FOR_SECONDS = 10
 AT_ONCE, OF_NAMESPACE, WAITING = 256, 32, 8192
 
 
 class UpstreamResolver:
-    """Asks name servers in turn.
+    """Queries name servers in turn.
 
-    After a question without an answer, those of the same namespace time out after 0.3 s for ten seconds, so
+    After a query without an answer, queries of the same namespace time out after 0.3 s for ten seconds, so
     that a host without a network does not slow down every lookup.
     """
 
@@ -32,8 +32,8 @@ class UpstreamResolver:
         self._servers = tuple(servers)
         self._namespaces = namespaces or PodNamespaces()
         self._waiting = Shares(WAITING, self._namespaces)
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._namespace_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._failed_at: dict[str, float] = {}
 
     async def forward(self, query: bytes, *, client: str, tcp: bool = False) -> bytes | None:
@@ -47,11 +47,11 @@ class UpstreamResolver:
             self._waiting.release(holding)
 
     async def _forward(self, query: bytes, namespace: str, tcp: bool) -> bytes | None:
-        room = self._rooms.setdefault(namespace, asyncio.Semaphore(OF_NAMESPACE))
-        async with room, self._room:
+        slots = self._namespace_slots.setdefault(namespace, asyncio.Semaphore(OF_NAMESPACE))
+        async with slots, self._slots:
             failed_at = self._failed_at.get(namespace, float("-inf"))
-            waits = HASTY if time.monotonic() - failed_at < SULK_SECONDS else PATIENT
-            for seconds in waits:
+            timeouts = SHORT_TIMEOUTS if time.monotonic() - failed_at < SHORT_FOR_SECONDS else TIMEOUTS
+            for seconds in timeouts:
                 for server in self._servers:
                     answer = await self._exchange(server, query, tcp, seconds)
                     if answer:

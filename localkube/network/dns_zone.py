@@ -71,9 +71,9 @@ class Zone:
         """Check whether ``name`` (lower case, no last dot) is answered here and never upstream.
 
         Besides the zone these are the short forms ``….svc`` and ``<host>.<headless Service>``, which
-        resolvers try after their search list: a rank that looks up a peer too early must be denied at once,
-        also on a host without a network. The second are those of the asking pod's namespace alone: a Service
-        may be called ``org``.
+        resolvers try after their search list: a rank that looks up a peer too early must get NXDOMAIN at
+        once, also on a host without a network. The latter are only those of the querying pod's namespace: a
+        Service may be called ``org``.
         """
         labels = name.split(".")
         return (

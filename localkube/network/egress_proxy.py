@@ -33,7 +33,7 @@ class EgressProxy:
 
     async def __aenter__(self) -> "EgressProxy":
         self._path.unlink(missing_ok=True)
-        # A relative name, because the kernel allows 107 bytes; the kubelet works in the cluster's directory.
+        # A relative path, because the kernel allows 107 bytes; the kubelet works in the cluster's directory.
         self._server = await asyncio.start_unix_server(self._serve, os.path.relpath(self._path))
         self._path.chmod(0o600)
         return self
@@ -72,5 +72,5 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         if writer.can_write_eof():
             writer.write_eof()
     except OSError:
-        # Either end went away; the other direction has no peer left.
+        # One end has closed; the other direction has no peer either.
         writer.close()

@@ -1,8 +1,8 @@
-"""A UDP server whose clients do not push each other out of the queue.
+"""A UDP server in which no client can fill the receive queue of all others.
 
-One socket has one queue, which a single client can keep full, and the kernel drops the others' datagrams.
-Here the kernel spreads clients over sockets by their addresses, each is read in turn, and a client whose
-namespace has used up its time is dropped by a filter in the kernel, where it costs this process nothing.
+One socket has one queue, which a single client can keep full, so that the kernel drops the others' datagrams.
+Here the kernel spreads clients over sockets by their addresses, sockets are read in turn, and a filter in the
+kernel drops the datagrams of a client whose namespace has used up its time, at no cost to this process.
 
 Source: socket(7), https://docs.kernel.org/networking/filter.html
 """
@@ -65,9 +65,9 @@ class FairDatagrams:
         except OSError as error:
             log.debug("a client is unreachable: %s", error)
             return
-        began = time.thread_time()  # not while other processes have the cores
+        started = time.thread_time()  # not the time of other processes
         self._handle(data, client, lambda packet: _send(queue, packet, client))
-        if not self._allowances.spend(client[0], time.thread_time() - began):
+        if not self._allowances.spend(client[0], time.thread_time() - started):
             self._block(queue, client[0])
 
     def _block(self, queue: socket.socket, client: str) -> None:
@@ -117,21 +117,21 @@ def _close(queues: Iterable[socket.socket]) -> None:
 
 
 def _filter(queue: socket.socket, blocked: set[str]) -> None:
-    """Drop the datagrams of these clients before they are in the queue."""
+    """Drop the datagrams of these clients before they enter the queue."""
     program = [LOAD_SENDER]
     for client in blocked:
         (number,) = struct.unpack("!I", socket.inet_aton(client))
         program += [(JUMP_IF_EQUAL, 0, 1, number), (RETURN, 0, 0, 0)]
     try:
         _attach(queue, SO_ATTACH_FILTER, [*program, (RETURN, 0, 0, ALL_BYTES)])
-    except OSError as error:  # the kernel has no memory for it: they are only slow then
-        log.warning("clients that ask too much are not dropped: %s", error)
+    except OSError as error:  # the kernel has no memory for it: the clients are only slowed down
+        log.warning("clients over their allowance are not dropped: %s", error)
 
 
 def _attach(queue: socket.socket, option: int, program: Sequence[tuple[int, int, int, int]]) -> None:
     text = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
-    kept = ctypes.create_string_buffer(text, len(text))
-    queue.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(kept)))
+    buffer = ctypes.create_string_buffer(text, len(text))
+    queue.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(buffer)))
 
 
 def _send(queue: socket.socket, packet: bytes, client: Address) -> None:

@@ -1,7 +1,7 @@
-"""Shares of what all namespaces use at the same time, so that one of them leaves some for the others.
+"""Fair shares of resources that all namespaces use, so that no namespace starves the others.
 
-Two kinds: what is held for a while (a connection, a question upstream) is counted, and what is spent (the
-time of this process) has an allowance that grows again. Not here: what the kernel counts for users.
+Two kinds: a resource that is held for a while (a connection, an upstream query) is counted, and one that is
+spent (processor time of this process) has an allowance that refills. Not here: the kernel's limits per user.
 """
 
 import errno
@@ -29,7 +29,7 @@ class PodNamespaces:
     """The namespace of each pod's address; an unknown address counts as a namespace of its own.
 
     Args:
-        file: Also keeps them, for the gateway, which is outside of the cluster's network.
+        file: Stores them as well, for the gateway, which is outside of the cluster's network.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -37,7 +37,7 @@ class PodNamespaces:
         self._namespaces: dict[str, str] = {}
 
     def add(self, address: str, namespace: str) -> None:
-        """Note the address of a pod in which nothing runs yet."""
+        """Record the address of a pod before its containers start."""
         if self._namespaces.get(address) != namespace:
             self._namespaces[address] = namespace
             if self._file:
@@ -45,7 +45,7 @@ class PodNamespaces:
                 try:
                     write_private(self._file, "".join(lines))
                 except OSError as error:  # a full disk: the gateway counts the pod by itself
-                    log.warning("the namespace of %s is not noted: %s", address, error)
+                    log.warning("the namespace of %s is not recorded: %s", address, error)
 
     def of(self, address: str) -> str:
         return self._namespaces.get(address, address)
@@ -53,7 +53,7 @@ class PodNamespaces:
 
 @dataclass(eq=False)
 class Holding:
-    """One unit of a share; ``evict`` ends what holds it, where that can be ended for another."""
+    """One unit of a share; ``evict`` closes its connection or flow for a new one, where that is possible."""
 
     client: str
     namespace: str
@@ -62,10 +62,10 @@ class Holding:
 
 @dataclass
 class Shares:
-    """Counts of something of which there are ``total`` at a time.
+    """The units in use of a resource that has ``total`` units.
 
-    A namespace may have a quarter, and a client an eighth. A client that has its share ends its own oldest
-    unit for a new one, where that can be ended.
+    A namespace may have a quarter, and a client an eighth. A client at its limit evicts its own oldest unit
+    for a new one, where that is possible.
     """
 
     total: int
@@ -81,7 +81,7 @@ class Shares:
         self.of_client = self.of_client or max(self.total // 8, 1)
 
     def acquire(self, client: str, evict: Callable[[], None] | None = None) -> Holding | None:
-        """Take one unit for a client, by its address; None if it has its share, or nothing is left."""
+        """Take one unit for a client, by its address; None if its share or the total is used up."""
         holdings = self._held.get(client, {})
         namespace = self.namespaces.of(client)
         if self._is_full(namespace, len(holdings)) and evict:
@@ -98,7 +98,7 @@ class Shares:
         return holding
 
     def release(self, holding: Holding) -> None:
-        """Return a unit; harmless when repeated."""
+        """Return a unit; idempotent."""
         holdings = self._held.get(holding.client, {})
         if holding not in holdings:
             return
@@ -122,11 +122,11 @@ class Shares:
 
 
 class Allowances:
-    """What each namespace may spend, by default seconds of a core: a burst, which fills up again.
+    """The allowance of each namespace, by default in seconds of a core: a token bucket.
 
     Args:
         refill: Units per second.
-        burst: What an idle namespace has saved.
+        burst: The capacity of the bucket.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Allowances:
         return left > 0
 
     def try_spend(self, client: str, units: float) -> bool:
-        """Take from the allowance if there is as much left; what is refused costs nothing."""
+        """Take from the allowance only if it suffices; a refused request costs nothing."""
         if self.spend(client, units):
             return True
         self.spend(client, -units)
@@ -160,17 +160,17 @@ class Allowances:
 
 @dataclass
 class RelayLimits:
-    """What one client may have of all relayed flows, and a namespace of the sockets that listen for them."""
+    """The shares of a client in all relayed flows, and of a namespace in the sockets that listen for them."""
 
     flows: Shares = field(default_factory=lambda: Shares(MOST_FLOWS))
     listeners: Shares = field(default_factory=lambda: Shares(MOST_FLOWS))
 
     @classmethod
     def of_process(cls, namespaces: PodNamespaces) -> "RelayLimits":
-        """Divide the descriptors of this process, of which it keeps some, at two for each flow."""
+        """Divide the descriptors of this process, less a reserve, at two for each flow."""
         _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        room = max(LEAST_FLOWS, min(MOST_FLOWS, int(limit * (1 - OWN_DESCRIPTORS)) // 4))
-        return cls(Shares(room, namespaces), Shares(room, of_client=room // 4))
+        flows = max(LEAST_FLOWS, min(MOST_FLOWS, int(limit * (1 - OWN_DESCRIPTORS)) // 4))
+        return cls(Shares(flows, namespaces), Shares(flows, of_client=flows // 4))
 
     def acquire_listener(self, namespace: str) -> Holding:
         """Count a listener of a namespace."""

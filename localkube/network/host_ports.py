@@ -1,4 +1,4 @@
-"""Host ports: what a container publishes on the address of its node, relayed to its pod."""
+"""Host ports: ports that a container publishes on the address of its node, relayed to its pod."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,7 +8,7 @@ from localkube.network.node_listeners import Front, NodeListeners, NodePlace, No
 from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
 from localkube.network.service_records import Key, Object, has_ended
 
-EVERY = "0.0.0.0"
+ANY_ADDRESS = "0.0.0.0"
 
 
 class HostPorts:
@@ -18,7 +18,7 @@ class HostPorts:
         permits: Decides whether a client may connect to a pod by a protocol.
         reach: Maps a pod's (ip, port) to the address to connect to.
         plain: In plain mode a node has no loopback of its own, so that every host port is on its address.
-        limits: What one client, and one namespace, may have.
+        limits: The shares of one client and of one namespace.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class HostPorts:
 
     def _changed(self, change: str, pod: Object, _before: Object | None) -> None:
         key = object_key(pod)
-        ports = {} if change == "DELETED" or has_ended(pod) else dict(self._wanted(pod))
+        ports = {} if change == "DELETED" or has_ended(pod) else dict(self._host_ports(pod))
         before = self._served.get(key, {})
         for front in [front for front in before if ports.get(front) != before[front]]:
             self._listeners.stop(front)
@@ -62,7 +62,7 @@ class HostPorts:
     def _chooser(self, front: Front, backend: Backend) -> Choose:
         return lambda client: [backend] if self._permits(client, backend, front.protocol) else []
 
-    def _wanted(self, pod: Object) -> Iterator[tuple[Front, Backend]]:
+    def _host_ports(self, pod: Object) -> Iterator[tuple[Front, Backend]]:
         spec, address = pod["spec"], (pod.get("status") or {}).get("podIP")
         node = self._nodes.get(spec.get("nodeName", ""))
         if not address or not node or address == node:
@@ -71,6 +71,6 @@ class HostPorts:
             for port in container.get("ports") or ():
                 protocol = port.get("protocol") or "TCP"
                 if port.get("hostPort") and protocol in LISTENERS:
-                    host = node if self._plain else port.get("hostIP") or EVERY
+                    host = node if self._plain else port.get("hostIP") or ANY_ADDRESS
                     backend = self._reach(address, port["containerPort"])
                     yield Front(host, port["hostPort"], protocol, node), backend

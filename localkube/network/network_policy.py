@@ -51,7 +51,7 @@ class AllowRule:
 
     Attributes:
         networks: The addresses at the other end, as CIDRs.
-        excepted: CIDRs within them that are not meant.
+        excepted: CIDRs within them that are excluded.
         ports: None for every port, and for protocols without ports.
     """
 
@@ -60,17 +60,17 @@ class AllowRule:
     ports: tuple[PortRange, ...] | None = None
 
     def allows(self, address: str, protocol: str, port: int) -> bool:
-        meant = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
         return (
-            _within(meant, self.networks)
-            and not _within(meant, self.excepted)
+            _within(parsed, self.networks)
+            and not _within(parsed, self.excepted)
             and (self.ports is None or any(allowed.has(protocol, port) for allowed in self.ports))
         )
 
 
 @dataclass(frozen=True)
 class PodRules:
-    """The rules of one pod in each direction; None where no policy selects it, and all is allowed."""
+    """The rules of one pod in each direction; None where no policy selects it and everything is allowed."""
 
     ingress: tuple[AllowRule, ...] | None = None
     egress: tuple[AllowRule, ...] | None = None
@@ -155,13 +155,14 @@ def _rules(
     """The rules of one entry of ``ingress`` or ``egress``.
 
     Args:
-        sides: Its ``from`` or ``to``; none for everybody.
-        namespace: Of the policy.
-        ports: Returns the ports for a peer, or for None, which no pod is; an empty list for none of them.
+        sides: Its ``from`` or ``to``; none for all peers.
+        namespace: The policy's.
+        ports: Returns the ports of a peer, or with None of an address that is no pod's; an empty list for no
+            ports.
     """
-    meant = [peer for peer in peers if any(_is_peer(side, namespace, peer) for side in sides or ())]
+    selected = [peer for peer in peers if any(_is_peer(side, namespace, peer) for side in sides or ())]
     by_ports: dict[tuple[PortRange, ...] | None, list[str]] = {}
-    for peer in meant:
+    for peer in selected:
         by_ports.setdefault(_tuple(ports(peer)), []).append(f"{peer.address}/32")
     rules = [AllowRule(tuple(sorted(networks)), ports=ranges) for ranges, networks in by_ports.items()]
     elsewhere = _tuple(ports(None))
@@ -214,7 +215,7 @@ def _allowed(rules: Sequence[AllowRule] | None, address: str, protocol: str, por
 
 
 def peer(pod: Object, namespace_labels: Mapping[str, str]) -> Peer | None:
-    """Read a pod; None for one without an address, in its node's network, or ended: policies leave it out."""
+    """Read a pod; None if policies do not cover it: no address, hostNetwork, or terminated."""
     spec, status, metadata = pod["spec"], pod.get("status") or {}, pod["metadata"]
     if spec.get("hostNetwork") or not status.get("podIP") or status.get("phase") in ("Succeeded", "Failed"):
         return None

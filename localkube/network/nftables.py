@@ -1,4 +1,4 @@
-"""Rules of nftables by netlink: what NetworkPolicies and Services need of it, without the program ``nft``.
+"""nftables rules by netlink: the subset that NetworkPolicies and Services need, without the program ``nft``.
 
 A table is replaced as a whole in one transaction. Layouts: linux/netfilter/nf_tables.h, nfnetlink.h.
 
@@ -52,10 +52,10 @@ class Hook:
 
 @dataclass
 class NftTable:
-    """A table of IPv4 and IPv6, as the messages that make it.
+    """A table for IPv4 and IPv6, as the messages that create it.
 
     Attributes:
-        family: ``NFPROTO_BRIDGE`` for what a bridge of the namespace passes on.
+        family: ``NFPROTO_BRIDGE`` for packets that a bridge of the namespace forwards.
     """
 
     name: str
@@ -64,7 +64,7 @@ class NftTable:
     _sets: int = 0
 
     def chain(self, name: str, hook: Hook) -> None:
-        """Add a chain that accepts what none of its rules decides."""
+        """Add a chain with the policy accept."""
         where = _u32(1, hook.number) + _u32(2, hook.priority)
         self._add(
             NEWCHAIN,
@@ -76,12 +76,12 @@ class NftTable:
         self._add(NEWRULE, _text(1, self.name) + _text(2, chain) + _nest(4, listed), APPEND)
 
     def address_set(self, addresses: Sequence[str]) -> Expression:
-        """Add a set of IPv4 addresses; returns the expression that register 1 is in it."""
+        """Add a set of IPv4 addresses; returns the expression that looks register 1 up in it."""
         self._sets += 1
         name, number = "__set%d", self._sets
         flags = SET_ANONYMOUS | SET_CONSTANT
-        described = _u32(3, flags) + _u32(4, 7) + _u32(5, 4) + _u32(10, number)
-        self._add(NEWSET, _text(1, self.name) + _text(2, name) + described)
+        definition = _u32(3, flags) + _u32(4, 7) + _u32(5, 4) + _u32(10, number)
+        self._add(NEWSET, _text(1, self.name) + _text(2, name) + definition)
         elements = b"".join(
             _nest(1, _nest(1, _attribute(1, socket.inet_aton(address))))
             for address in dict.fromkeys(addresses)
@@ -90,19 +90,19 @@ class NftTable:
         return _expression("lookup", _text(1, name) + _u32(2, 1) + _u32(4, number))
 
     def more_than(self, each_second: int, *, burst: int) -> list[Expression]:
-        """Add a meter for each IPv4 address; returns the expressions that the source sends more than that."""
+        """Add a meter for each IPv4 address; returns expressions that match sources above this rate."""
         self._sets += 1
         name = f"meter{self._sets}"
-        described = _u32(3, SET_TIMEOUT | SET_EVAL) + _u32(4, 7) + _u32(5, 4) + _u32(10, self._sets)
-        described += _nest(9, _u32(1, METERED)) + _u64(11, METER_MILLISECONDS)
-        self._add(NEWSET, _text(1, self.name) + _text(2, name) + described)
+        definition = _u32(3, SET_TIMEOUT | SET_EVAL) + _u32(4, 7) + _u32(5, 4) + _u32(10, self._sets)
+        definition += _nest(9, _u32(1, METERED)) + _u64(11, METER_MILLISECONDS)
+        self._add(NEWSET, _text(1, self.name) + _text(2, name) + definition)
         limit = _u64(1, each_second) + _u64(2, 1) + _u32(3, burst) + _u32(4, 0) + _u32(5, LIMIT_INVERT)
         update = _text(1, name) + _u32(2, self._sets) + _u32(3, 1) + _u32(4, 1)
         update += _u64(6, METER_MILLISECONDS) + _nest(7, _expression("limit", limit))
         return [address(SOURCE), _expression("dynset", update)]
 
     def replace(self, sock: socket.socket) -> None:
-        """Put this table in the place of the one of its name.
+        """Replace the table of this name by this one.
 
         Args:
             sock: A netlink socket of the network namespace, for netfilter.
@@ -124,7 +124,7 @@ class NftTable:
         self._messages.append(_message(kind, body, flags, family=self.family))
 
 
-# Expressions: each compares something, or ends the rule with what becomes of the packet.
+# Expressions: each tests a packet, or ends the rule with a verdict.
 
 
 def verdict(code: int) -> Expression:
@@ -132,7 +132,7 @@ def verdict(code: int) -> Expression:
 
 
 def established() -> list[Expression]:
-    """It belongs to a connection that was allowed."""
+    """Match packets of a connection that was allowed."""
     state = struct.pack("=I", ESTABLISHED_OR_RELATED)
     return [
         _expression("ct", _u32(1, 1) + _u32(2, 0)),
@@ -142,12 +142,12 @@ def established() -> list[Expression]:
 
 
 def later_segment() -> list[Expression]:
-    """It is a TCP segment that does not open a connection."""
+    """Match TCP segments that do not open a connection."""
     return _opens(NOT_EQUAL)
 
 
 def first_segment() -> list[Expression]:
-    """It is a TCP segment that opens a connection."""
+    """Match TCP segments that open a connection."""
     return _opens(EQUAL)
 
 
@@ -165,7 +165,7 @@ def is_ipv4() -> list[Expression]:
 
 
 def leaves_by(interface: int) -> list[Expression]:
-    """It is an IPv4 packet that leaves by the interface of this number; for tables of a bridge as well."""
+    """Match IPv4 packets that leave by the interface with this index; for tables of a bridge as well."""
     protocol = [_meta(META_PROTOCOL), _compare(EQUAL, struct.pack(">H", ETH_P_IP))]
     return [_meta(META_OIF), _compare(EQUAL, struct.pack("=I", interface)), *protocol]
 
@@ -175,7 +175,7 @@ def protocol_is(protocol: str) -> list[Expression]:
 
 
 def port_in(first: int, last: int) -> list[Expression]:
-    """Its destination port is in a range; it follows ``protocol_is``."""
+    """Match destination ports in a range; only after ``protocol_is``."""
     load = _expression("payload", _u32(1, 1) + _u32(2, TRANSPORT) + _u32(3, 2) + _u32(4, 2))
     if first == last:
         return [load, _compare(EQUAL, struct.pack(">H", first))]
@@ -184,7 +184,7 @@ def port_in(first: int, last: int) -> list[Expression]:
 
 
 def address(register: int) -> Expression:
-    """Load the IPv4 ``SOURCE`` or ``DESTINATION``; it follows ``is_ipv4``."""
+    """Load the IPv4 ``SOURCE`` or ``DESTINATION``; only after ``is_ipv4``."""
     return _expression("payload", _u32(1, 1) + _u32(2, NETWORK) + _u32(3, register) + _u32(4, 4))
 
 
@@ -199,13 +199,13 @@ def in_network(register: int, cidr: str, *, inside: bool = True) -> list[Express
 
 
 def one_in(count: int) -> list[Expression]:
-    """Chance decides, once in ``count``."""
+    """Match at random, one packet in ``count``."""
     number = _expression("numgen", _u32(1, 1) + _u32(2, count) + _u32(3, 1) + _u32(4, 0))
     return [number, _compare(EQUAL, bytes(4))]
 
 
-def lead_to(host: str, port: int) -> list[Expression]:
-    """Change its destination, and that of all that follows it."""
+def dnat_to(host: str, port: int) -> list[Expression]:
+    """Change the destination of a connection, by its first packet."""
     where = (
         _expression("immediate", _u32(1, 1) + _nest(2, _attribute(1, socket.inet_aton(host)))),
         _expression("immediate", _u32(1, 2) + _nest(2, _attribute(1, struct.pack(">H", port)))),
@@ -253,7 +253,7 @@ def _send(sock: socket.socket, messages: Sequence[bytes]) -> None:
     packed = bytearray()
     for number, message in enumerate(batch):
         kind, flags = struct.unpack_from("=HH", message)
-        # The last one's answer tells that all have been taken.
+        # The acknowledgement of the last message confirms the whole batch.
         flags |= ACK if number == len(batch) - 2 else 0
         packed += struct.pack("=IHHII", 12 + len(message), kind, flags, number + 1, 0) + message[4:]
         packed += bytes(-len(packed) % 4)
@@ -266,15 +266,15 @@ def _send(sock: socket.socket, messages: Sequence[bytes]) -> None:
 
 
 def _answer(sock: socket.socket, *, last: int) -> int:
-    """Read what the kernel has answered at once; returns the first error, or 0."""
+    """Read the kernel's answers, which are already there; returns the first error, or 0."""
     while True:
-        received, at = sock.recv(1 << 16), 0
-        while at < len(received):
-            length, kind, _, sequence, _ = struct.unpack_from("=IHHII", received, at)
-            (code,) = struct.unpack_from("=i", received, at + 16)
+        received, offset = sock.recv(1 << 16), 0
+        while offset < len(received):
+            length, kind, _, sequence, _ = struct.unpack_from("=IHHII", received, offset)
+            (code,) = struct.unpack_from("=i", received, offset + 16)
             if kind == 2 and (code or sequence == last):
                 return -code
-            at += length + -length % 4
+            offset += length + -length % 4
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Listeners on the addresses of nodes, each of which has a network namespace of its own.
 
-For NodePorts and host ports. The runtime makes the sockets, so a listener begins a moment after it is wanted.
+For NodePorts and host ports. The runtime makes the sockets, so a listener starts shortly after its request.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class NodePlace:
 
 @dataclass(frozen=True)
 class Front:
-    """An address that connections are accepted on; ``node`` is the address of its node, if it is one's."""
+    """An address at which connections are accepted; ``node`` is its node's address, if it is a node's."""
 
     ip: str
     port: int
@@ -72,37 +72,37 @@ class NodeListeners:
 
     def __init__(self, sockets: NodeSockets, limits: RelayLimits) -> None:
         self._sockets, self._limits = sockets, limits
-        self._wanted: dict[Front, Choose] = {}
+        self._choosers: dict[Front, Choose] = {}
         self._listeners: dict[Front, Listener] = {}
         self._tasks: dict[Front, asyncio.Task[None]] = {}
 
     def serve(self, front: Front, choose: Choose, *, namespace: str, about: str) -> None:
-        """Listen on ``front`` from now on; harmless when repeated.
+        """Listen on ``front`` from now on; idempotent.
 
         Args:
             choose: See ``relay.Listener``.
-            namespace: Whose share of the listeners it counts for.
-            about: For whom, for the log.
+            namespace: The namespace that the listener is charged to.
+            about: The Service or pod that it is for, for the log.
         """
-        if front not in self._wanted:
-            self._wanted[front] = choose
+        if front not in self._choosers:
+            self._choosers[front] = choose
             self._tasks[front] = start_task(self._open(front, namespace, about), name=f"listen for {about}")
 
     def stop(self, front: Front) -> None:
-        self._wanted.pop(front, None)
+        self._choosers.pop(front, None)
         if task := self._tasks.pop(front, None):
             task.cancel()
         if listener := self._listeners.pop(front, None):
             listener.close()
 
     def forget(self, front: Front, backends: Iterable[Backend]) -> None:
-        """End the flows of datagrams to other backends than these."""
+        """End the UDP flows to any other backends."""
         listener = self._listeners.get(front)
         if isinstance(listener, UdpListener):
             listener.forget(backends)
 
     def close(self) -> None:
-        for front in list(self._wanted):
+        for front in list(self._choosers):
             self.stop(front)
 
     async def _open(self, front: Front, namespace: str, about: str) -> None:
@@ -125,4 +125,4 @@ class NodeListeners:
             listeners.release(holding)
             raise
         listener = LISTENERS[front.protocol]
-        return listener(bound, self._wanted[front], self._limits.flows, lambda: listeners.release(holding))
+        return listener(bound, self._choosers[front], self._limits.flows, lambda: listeners.release(holding))

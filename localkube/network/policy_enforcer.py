@@ -1,12 +1,12 @@
-"""NetworkPolicies in force: tables of nftables in the network namespace of each pod.
+"""Enforce NetworkPolicies, by nftables tables in the network namespace of each pod.
 
-Rules are at a pod's own end: what it may not accept is dropped as it comes in, what it may not open as it
-goes out, and connections are tracked there, so that answers need no rules. Its root cannot change them: the
-namespace is the runtime's.
+Rules are at the pod's own end: forbidden ingress is dropped on input, forbidden egress on output, and
+connections are tracked there, so that replies need no rules. The pod's root cannot change them: the namespace
+belongs to the runtime.
 
-While there is any policy, a pod's TCP connections to ClusterIPs are led to endpoints in its own namespace
-(DNAT), so that both ends see each other's addresses. Everything else that passes the Service proxy is judged
-there, by ``permits``. What comes from the cluster's own address, as probes do, is always accepted.
+While any policy exists, a pod's TCP connections to ClusterIPs are redirected to endpoints in its own
+namespace (DNAT), so that both ends see each other's addresses. All other traffic through the Service proxy is
+checked there, by ``permits``. Traffic from the cluster's own address, such as probes, is always accepted.
 
 Limits: IPv4 only, and IPv6 is dropped where a direction is restricted; established connections stay when a
 policy is added; pods in their node's network are neither selected nor restricted. In plain mode, and on a
@@ -45,7 +45,7 @@ Find = Callable[[str], Mapping[Front, tuple[Sequence[Backend], bool]]]
 
 
 class PolicyEnforcer:
-    """Keeps the rules of all pods in force.
+    """Keeps the rules of all pods up to date.
 
     Args:
         client: Opens sockets in the pods' networks.
@@ -66,7 +66,7 @@ class PolicyEnforcer:
         self._client, self._warn, self._plain = client, warn, plain
         self._pods: Callable[[], Mapping[str, Object]] = dict
         self._targets: Find = lambda _client: {}
-        # By uid; a pod that is not in it may have what an earlier kubelet has left.
+        # By uid; a pod that is not in it may have rules from an earlier kubelet.
         self._installed: dict[str, tuple[PodRules, Targets]] = {}
         self._rules: dict[str, PodRules] = {}
         self._changed = asyncio.Event()
@@ -91,10 +91,10 @@ class PolicyEnforcer:
             tasks.create_task(self._follow(), name="network policies")
 
     async def prepare(self, pod: Object, address: str, *, fresh: bool) -> None:
-        """Put the rules of a pod in force before anything runs in it.
+        """Install the rules of a pod before its containers start.
 
         Args:
-            fresh: Its network was made just now.
+            fresh: Its network was created just now.
         """
         if self._plain:
             return
@@ -118,20 +118,20 @@ class PolicyEnforcer:
     async def _follow(self) -> None:
         await self._policies.synced.wait()
         await self._namespaces.synced.wait()
-        took = 0.0
+        duration = 0.0
         while True:
             await self._changed.wait()
-            # For what changes at the same time; in a large cluster so long that there is time for others.
-            await asyncio.sleep(max(SETTLE_SECONDS, SHARE * took))
+            # Batch simultaneous changes; in a large cluster longer, so that other tasks get their time.
+            await asyncio.sleep(max(SETTLE_SECONDS, SHARE * duration))
             self._changed.clear()
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 await self._reconcile()
             except RuntimeExited:
                 raise
-            except Exception:  # one strange policy must not end the kubelet, and all others with it
+            except Exception:  # one malformed policy must not end the kubelet, and with it all others
                 log.exception("network policies are not up to date")
-            took = time.monotonic() - began
+            duration = time.monotonic() - started
 
     async def _reconcile(self) -> None:
         policies, peers = list(self._policies.store.values()), self._peers()
@@ -142,7 +142,7 @@ class PolicyEnforcer:
         self._installed = {uid: done for uid, done in self._installed.items() if uid in known}
         rules: dict[str, PodRules] = {}
         if not policies and all(self._installed.get(uid) == (UNRESTRICTED, {}) for uid in known):
-            self._rules = rules  # nothing is to be done, with however many pods
+            self._rules = rules  # nothing to do, however many pods there are
             return
         for uid, pod in known.items():
             if peer := self._peer(pod):
@@ -154,7 +154,7 @@ class PolicyEnforcer:
         self._rules = rules
 
     async def _install(self, uid: str, address: str, rules: PodRules) -> None:
-        """Put a pod's rules in force, unless they are."""
+        """Install a pod's rules, unless they are in force."""
         state = rules, self._services(uid, address)
         if self._installed.get(uid) == state:
             return
@@ -171,7 +171,7 @@ class PolicyEnforcer:
                 self._say_not_enforced(f"the kernel refuses rules of nftables: {error.strerror}")
 
     def _services(self, uid: str, address: str) -> Targets:
-        """The ClusterIPs that a pod's own table serves; with affinity it has one endpoint for good."""
+        """The ClusterIPs that a pod's own table serves; with affinity, the pod keeps one endpoint."""
         if not self._policies.store:
             return {}
         targets = {}
@@ -188,7 +188,7 @@ class PolicyEnforcer:
         return peer(pod, self._labels(pod["metadata"]["namespace"]))
 
     def _name_server(self) -> Peer:
-        """The cluster's DNS as the pod that it is elsewhere, for policies that select it."""
+        """The cluster's DNS as the pod that it is in other clusters, for policies that select it."""
         ports = {("dns", "UDP"): 53, ("dns-tcp", "TCP"): 53}
         labels = {"k8s-app": "kube-dns"}
         space = "kube-system"
@@ -216,7 +216,7 @@ def pod_table(rules: PodRules, services: Targets, *, own: str) -> NftTable:
     if services:
         table.chain("services", Hook("nat", nftables.LOCAL_OUT, DNAT_PRIORITY))
         for front, backends in services.items():
-            _lead(table, front, backends)
+            _redirect(table, front, backends)
     if rules.ingress is not None:
         table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
         _begin(table, "ingress", coming=True)
@@ -228,7 +228,7 @@ def pod_table(rules: PodRules, services: Targets, *, own: str) -> NftTable:
         table.chain("egress", Hook("filter", nftables.LOCAL_OUT, 0))
         _begin(table, "egress", coming=False)
         _accept(table, "egress", nftables.in_network(DESTINATION, own))
-        # What is not led elsewhere above goes to the proxy, which asks ``permits``.
+        # Service traffic that is not redirected above goes to the proxy, which calls ``permits``.
         services_range = f"{NETWORK.services}/{NETWORK.services_prefix}"
         _accept(table, "egress", nftables.in_network(DESTINATION, services_range))
         for rule in rules.egress:
@@ -266,8 +266,8 @@ def _allow(table: NftTable, chain: str, rule: AllowRule, side: int) -> None:
             _accept(table, chain, narrowed)
 
 
-def _lead(table: NftTable, front: Front, backends: Sequence[Backend]) -> None:
-    for left, (host, port) in zip(range(len(backends), 0, -1), backends, strict=True):
+def _redirect(table: NftTable, front: Front, backends: Sequence[Backend]) -> None:
+    for remaining, (host, port) in zip(range(len(backends), 0, -1), backends, strict=True):
         table.rule(
             "services",
             [
@@ -275,7 +275,7 @@ def _lead(table: NftTable, front: Front, backends: Sequence[Backend]) -> None:
                 *nftables.in_network(DESTINATION, front.ip),
                 *nftables.protocol_is(front.protocol),
                 *nftables.port_in(front.port, front.port),
-                *(nftables.one_in(left) if left > 1 else ()),
-                *nftables.lead_to(host, port),
+                *(nftables.one_in(remaining) if remaining > 1 else ()),
+                *nftables.dnat_to(host, port),
             ],
         )

@@ -1,8 +1,8 @@
-"""Who may open connections to what all pods share, and how fast: the API server, kubelets, the way out.
+"""Limits on new connections to what all pods share: the API server, kubelets and the egress gateway.
 
-What is refused there has cost processor time for which no account of the pod pays: a TLS handshake, a step of
-the gateway's TCP/IP stack. The kernel drops it before, in the network namespace of the cluster; the pod's own
-tries again later.
+A connection that is refused there has already cost processor time that is not charged to the pod: a TLS
+handshake, a step of the gateway's TCP/IP stack. The kernel drops it first, in the network namespace of the
+cluster; the pod's kernel retries later.
 """
 
 import logging
@@ -12,9 +12,9 @@ from localkube.network import nftables
 from localkube.network.nftables import ACCEPT, DROP, SOURCE, Expression, Hook, NftTable, verdict
 from localkube.runtime.pod_network import GATE
 
-# New connections: each second, and at once.
+# New connections: per second, and burst.
 TO_API_SERVER, TO_WORLD = (20, 200), (50, 1_000)
-# Datagrams of a second; QUIC downloads 100 Mbit/s with 5,000 acknowledgements.
+# Datagrams: per second, and burst; QUIC downloads 100 Mbit/s with 5,000 acknowledgements.
 DATAGRAMS_TO_WORLD = (10_000, 20_000)
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def limit_rates(*, port: int, closed: int) -> None:
 
     Args:
         port: The API server's.
-        closed: That of metrics-server, which the API server alone reaches.
+        closed: The port of metrics-server, which only the API server may reach.
     """
     try:
         tables = [_api_server(port, closed), _gateway(socket.if_nametoindex(GATE[0]))]
@@ -33,7 +33,7 @@ def limit_rates(*, port: int, closed: int) -> None:
             for table in tables:
                 table.replace(kernel)
     except OSError as error:  # a kernel without nf_tables, or without those of a bridge
-        log.warning("a pod may open connections as fast as it can: %s", error)
+        log.warning("new connections of pods are not rate-limited: %s", error)
 
 
 def close_to_pods(kernel: socket.socket, *, port: int, client: str) -> None:
@@ -73,6 +73,6 @@ def _gateway(interface: int) -> NftTable:
     return table
 
 
-def _limit(table: NftTable, chain: str, what: list[Expression], rate: tuple[int, int]) -> None:
-    each_second, at_once = rate
-    table.rule(chain, [*what, *table.more_than(each_second, burst=at_once), verdict(DROP)])
+def _limit(table: NftTable, chain: str, matches: list[Expression], rate: tuple[int, int]) -> None:
+    per_second, burst = rate
+    table.rule(chain, [*matches, *table.more_than(per_second, burst=burst), verdict(DROP)])

@@ -1,7 +1,7 @@
 """Relays of TCP connections and UDP flows, for Services and for the API on the host.
 
-A relay keeps what a connection means: end of data in one direction leaves the other open, a reset is passed
-on, and a slow reader slows the writer down.
+A relay preserves a connection's semantics: the end of data in one direction leaves the other open, a reset is
+passed on, and a slow reader slows the writer down.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Permits = Callable[[str, Backend, str], bool]
 
 CONNECT_SECONDS = 2.0
 BACKLOG = 1024
-# Of one connection, and of all that a client has.
+# Bytes for one connection (maximum and minimum), and for all of a client's.
 BUFFER, LEAST_BUFFER, BUFFERS = 512 * 1024, 16 * 1024, 16 * 1024 * 1024
 FLOW_SECONDS = 60
 FLOWS = 4096
@@ -59,21 +59,21 @@ class Listener:
         self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Accept no new connections; established ones stay."""
+        """Accept no new connections; established ones continue."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._closed()
 
     def _accept(self) -> None:
-        """Take what has come."""
+        """Accept the pending connections, or read a datagram."""
         raise NotImplementedError
 
 
 class TcpListener(Listener):
     """Accepts connections, and connects each to the first backend that accepts it.
 
-    What is beyond a client's share is reset.
+    Connections beyond a client's share are reset.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TcpListener(Listener):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("a Service cannot take more connections: %s", error)
+                log.warning("a Service cannot accept more connections: %s", error)
                 if error.errno in EXHAUSTED:
                     self._pause()
                 return
@@ -126,11 +126,11 @@ class TcpListener(Listener):
             self._shares.release(holding)
             return
         near, far = halves
-        left = {near, far}
+        open_halves = {near, far}
 
         def gone(half: "_Half", _: asyncio.Future[None]) -> None:
-            left.discard(half)
-            if not left:
+            open_halves.discard(half)
+            if not open_halves:
                 self._shares.release(holding)
 
         for half in halves:
@@ -184,7 +184,7 @@ async def carry(near: socket.socket, far: socket.socket, *, http: bool = False) 
 
 
 class _Half(asyncio.Protocol):
-    """One connection of a relay, which holds ``buffer`` bytes for a slow reader."""
+    """One connection of a relay, which buffers up to ``buffer`` bytes for a slow reader."""
 
     def __init__(self, buffer: int = BUFFER, *, ends_both: bool = False) -> None:
         self._buffer, self._ends_both = buffer, ends_both
@@ -259,8 +259,8 @@ class _Half(asyncio.Protocol):
 class UdpListener(Listener):
     """Forwards each client's datagrams to one backend, and its answers back, until a minute of silence.
 
-    The backend is chosen again when it is no longer among them. A client that has its share loses its oldest
-    flow for a new one.
+    The backend is chosen again when it is no longer an endpoint. A client at its limit loses its oldest flow
+    for a new one.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class UdpListener(Listener):
         super().close()
 
     def forget(self, backends: Iterable[Backend]) -> None:
-        """End the flows to other backends than these."""
+        """End the flows to any other backends."""
         remaining = set(backends)
         for client in [client for client, flow in self._flows.items() if flow.backend not in remaining]:
             self._end(client)

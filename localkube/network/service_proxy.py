@@ -53,10 +53,11 @@ class ServiceEndpoint:
 def nearest(
     endpoints: Sequence[ServiceEndpoint], client: NodePlace | None, *, local: bool
 ) -> Sequence[ServiceEndpoint]:
-    """Choose the endpoints for a client on a node; None for one that is on none.
+    """Choose the endpoints for a client.
 
     Args:
-        local: Only those on the client's node, by the Service's traffic policy.
+        client: The client's node; None for a client outside of the nodes.
+        local: Only endpoints on the client's node, by the Service's traffic policy.
     """
     if client is None:
         return endpoints
@@ -90,7 +91,7 @@ class Balancer:
         """Replace the endpoints; clients of those that remain keep them.
 
         Args:
-            near: Those of them that are for a client, by its address; by default all.
+            near: Returns the endpoints for a client, by its address; by default all.
         """
         self.backends = tuple(backends)
         self._near = near
@@ -102,7 +103,7 @@ class Balancer:
         }
 
     def candidates(self, client: str) -> tuple[Backend, ...]:
-        """The endpoints that are for a client."""
+        """The endpoints for a client."""
         near = self._near(client) if self._near else self.backends
         return tuple(backend for backend in self.backends if backend in near)
 
@@ -135,7 +136,7 @@ class ServiceProxy:
         permits: Decides whether a client may connect to an endpoint by a protocol.
         place: In plain mode, maps a Service's (ip, port) to the address to listen on,
         reach: and an endpoint's to the one to connect to.
-        limits: What one client, and one namespace, may have.
+        limits: The shares of one client and of one namespace.
     """
 
     def __init__(
@@ -209,16 +210,16 @@ class ServiceProxy:
     def _reconcile(self) -> None:
         self._scheduled = None
         changed, self._changed = self._changed, set()
-        wanted = {key: self._wanted(key) for key in changed}
-        for key in changed:  # all stops come first: an address may have gone from one Service to another
+        targets = {key: self._service_targets(key) for key in changed}
+        for key in changed:  # all stops come first: an address may have moved from one Service to another
             before = self._fronts.pop(key, {})
-            for front in before.keys() - wanted[key].keys():
+            for front in before.keys() - targets[key].keys():
                 self._stop(front)
-            if wanted[key]:
-                self._fronts[key] = {front: before.get(front) or Balancer() for front in wanted[key]}
+            if targets[key]:
+                self._fronts[key] = {front: before.get(front) or Balancer() for front in targets[key]}
         for key in changed:
             for front, balancer in self._fronts.get(key, {}).items():
-                balancer.update(*wanted[key][front])
+                balancer.update(*targets[key][front])
                 self._serve(key, front, balancer)
 
     def _serve(self, key: Key, front: Front, balancer: Balancer) -> None:
@@ -276,15 +277,15 @@ class ServiceProxy:
         if listener:
             listener.close()
 
-    def _wanted(self, key: Key) -> dict[Front, Target]:
-        """What connections to each address of a Service lead to."""
+    def _service_targets(self, key: Key) -> dict[Front, Target]:
+        """The target of each address of a Service."""
         service = self._services.store.get(key)
         ips = cluster_ips(service) if service else []
         if service is None or not ips or service["spec"].get("type") == "ExternalName":
             return {}
         spec = service["spec"]
         slices = [(item, _numbers(item)) for item in slices_of(key, self._slices)]
-        wanted: dict[Front, Target] = {}
+        targets: dict[Front, Target] = {}
         for port in spec.get("ports") or ():
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
@@ -294,11 +295,11 @@ class ServiceProxy:
                 ]
                 reached = [replace(endpoint, backend=self._reach(*endpoint.backend)) for endpoint in others]
                 target = self._target(spec, reached, local=spec.get("internalTrafficPolicy") == LOCAL)
-                wanted |= {Front(ip, port["port"], protocol): target for ip in ips}
+                targets |= {Front(ip, port["port"], protocol): target for ip in ips}
                 for node in self._nodes if port.get("nodePort") else ():
                     front = Front(node.address, port["nodePort"], protocol, node.address)
-                    wanted[front] = self._on_node(spec, reached, node)
-        return wanted
+                    targets[front] = self._on_node(spec, reached, node)
+        return targets
 
     def _target(self, spec: Object, endpoints: Sequence[ServiceEndpoint], *, local: bool) -> Target:
         chooses = local or any(endpoint.for_nodes or endpoint.for_zones for endpoint in endpoints)
@@ -338,7 +339,7 @@ def _endpoints(
     slices: Sequence[tuple[Object, Mapping[tuple[str, str], Sequence[int]]]], port: Object, protocol: str
 ) -> list[ServiceEndpoint]:
     """The ready endpoints of one port; if there are none, those that still serve while terminating."""
-    ready, leaving = [], []
+    ready, terminating = [], []
     for item, by_name in slices:
         numbers = by_name.get((port.get("name") or "", protocol), ())
         for endpoint in item.get("endpoints") or ():
@@ -354,5 +355,5 @@ def _endpoints(
             if conditions.get("ready") is not False:
                 ready += endpoints
             elif conditions.get("serving") and conditions.get("terminating"):
-                leaving += endpoints
-    return sorted({endpoint.backend: endpoint for endpoint in ready or leaving}.values())
+                terminating += endpoints
+    return sorted({endpoint.backend: endpoint for endpoint in ready or terminating}.values())

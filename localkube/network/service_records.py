@@ -14,7 +14,7 @@ from localkube.api_client import Informer
 Object = Mapping[str, Any]
 Key = tuple[str, str]
 OWNER = "kubernetes.io/service-name"
-# Of one Service: with more, all wait for the table of their endpoints, and each takes half a kilobyte, twice.
+# Of one Service: more would delay all Services, and each port takes half a kilobyte, twice.
 MOST_PORTS = 256
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ def service_names(key: Key, service: Object, *, slices: Informer, pods: Informer
         names.external = spec["externalName"].rstrip(".").lower()
         return names
     headless = is_headless(service)
-    unready_too = spec.get("publishNotReadyAddresses", False)
-    endpoints = [*_in_slices(key, unready_too, slices, pods), *_in_pods(key, spec, unready_too, pods)]
+    include_unready = spec.get("publishNotReadyAddresses", False)
+    endpoints = [*_in_slices(key, include_unready, slices, pods), *_in_pods(key, spec, include_unready, pods)]
     for address, hostname, ports in endpoints:
         _add(names.hosts, hostname, address)
         for port in ports if headless else ():
@@ -81,13 +81,13 @@ def owner(item: Object) -> Key:
 
 
 def limit_ports(item: dict[str, Any]) -> None:
-    """Take from a Service or EndpointSlice the ports that are not served: all but the first ones by name."""
-    holder = item.get("spec") or item
-    ports = holder.get("ports") or ()
+    """Remove the ports of a Service or EndpointSlice that are not served: all but the first ones by name."""
+    spec = item.get("spec") or item
+    ports = spec.get("ports") or ()
     if len(ports) > MOST_PORTS:
-        place = f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
-        log.warning("%s: only the first %d of its ports, by name, are served", place, MOST_PORTS)
-        holder["ports"] = sorted(ports, key=lambda port: port.get("name") or "")[:MOST_PORTS]
+        key = f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        log.warning("%s: only the first %d of its ports, by name, are served", key, MOST_PORTS)
+        spec["ports"] = sorted(ports, key=lambda port: port.get("name") or "")[:MOST_PORTS]
 
 
 def has_ended(pod: Object) -> bool:
@@ -95,7 +95,7 @@ def has_ended(pod: Object) -> bool:
 
 
 def facts(pod: Object) -> tuple[Any, ...]:
-    """All of a pod that DNS data depend on."""
+    """The fields of a pod that DNS data depend on."""
     spec, metadata, status = pod["spec"], pod["metadata"], pod.get("status") or {}
     return (
         status.get("podIP"),
@@ -109,21 +109,21 @@ def facts(pod: Object) -> tuple[Any, ...]:
     )
 
 
-Found = Iterator[tuple[str, str, list[Object]]]
+EndpointRecords = Iterator[tuple[str, str, list[Object]]]
 
 
-def _in_slices(key: Key, unready_too: bool, slices: Informer, pods: Informer) -> Found:
-    """Yield address, hostname and ports of endpoints, except those that are known to be gone."""
+def _in_slices(key: Key, include_unready: bool, slices: Informer, pods: Informer) -> EndpointRecords:
+    """Yield address, hostname and ports of endpoints, except those whose pods are known to be gone."""
     for item in slices_of(key, slices):
         for endpoint in item.get("endpoints") or ():
             ready = (endpoint.get("conditions") or {}).get("ready") is not False
-            if (ready or unready_too) and not _is_gone(key[0], endpoint, pods):
+            if (ready or include_unready) and not _is_gone(key[0], endpoint, pods):
                 for address in endpoint["addresses"]:
                     hostname = endpoint.get("hostname") or address.replace(".", "-")
                     yield address, hostname, item.get("ports") or []
 
 
-def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Informer) -> Found:
+def _in_pods(key: Key, spec: Object, include_unready: bool, pods: Informer) -> EndpointRecords:
     """Yield the same for selected pods with a hostname, which may not be in an EndpointSlice yet."""
     selector = spec.get("selector")
     for (namespace, _), pod in pods.store.items() if selector else ():
@@ -132,8 +132,8 @@ def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Informer) -> Found
         labels = pod["metadata"].get("labels") or {}
         hostname, address = pod["spec"].get("hostname"), (pod.get("status") or {}).get("podIP")
         selected = all(labels.get(name) == value for name, value in (selector or {}).items())
-        leaving = bool(pod["metadata"].get("deletionTimestamp"))
-        published = not has_ended(pod) and (unready_too or (_is_ready(pod) and not leaving))
+        terminating = bool(pod["metadata"].get("deletionTimestamp"))
+        published = not has_ended(pod) and (include_unready or (_is_ready(pod) and not terminating))
         if hostname and address and selected and published:
             yield address, hostname, _known_ports(spec)
 
