@@ -127,7 +127,7 @@ ROWS = {
     ),
     "a changed image ends back-off and run": (
         record(run(crashes=4, refusals=2)),
-        partial(events.specified, wanted=pod(main=NEW), shortage=None),
+        partial(events.specified, desired=pod(main=NEW), shortage=None),
         {
             "crashes": 0,
             "refusals": 0,
@@ -224,7 +224,7 @@ def test_a_record_an_event_and_what_follows(row):
     of_container = {name: value for name, value in changes.items() if name in FIELDS}
     after, following = event(before)
     if "pod" not in changes:  # a newer specification is in the record as it is
-        of_pod |= {"pod": after.pod, "wanted": after.wanted}
+        of_pod |= {"pod": after.pod, "desired": after.desired}
     assert after == replace(before, **of_pod).with_container("main", **of_container)
     assert following == actions
 
@@ -251,17 +251,17 @@ def kinds(actions):
 
 
 def test_a_resize_waits_for_room_is_allocated_and_completed():
-    wanted = pod({"generation": 2}, main=cpu("2"))
+    desired = pod({"generation": 2}, main=cpu("2"))
     before = record(main=cpu("1"))
-    waiting, actions = events.specified(before, wanted, shortage="no cpu")
+    waiting, actions = events.specified(before, desired, shortage="no cpu")
     assert kinds(actions) == ["ResizeDeferred", "Allocate", "Report", "Actuate"]
     assert actions[1] == Allocate(actions[1].requested, is_deferred=True)
     assert waiting.resizes[resize.PENDING]["message"] == "no cpu"
     assert waiting.pod["spec"] == before.pod["spec"], "its containers keep to what is allocated"
-    assert kinds(events.specified(waiting, wanted, shortage="no cpu")[1]) == ["Allocate", "Actuate"]
-    started, actions = events.specified(waiting, wanted, shortage=None)
+    assert kinds(events.specified(waiting, desired, shortage="no cpu")[1]) == ["Allocate", "Actuate"]
+    started, actions = events.specified(waiting, desired, shortage=None)
     assert kinds(actions) == ["ResizeStarted", "Allocate", "Report", "Actuate"]
-    assert started.pod["spec"] == wanted["spec"]
+    assert started.pod["spec"] == desired["spec"]
     failed, actions = resize.failed(started, "too little")
     assert kinds(actions) == ["ResizeError", "Report"]
     assert kinds(resize.failed(failed, "too little")[1]) == ["Report"]

@@ -61,16 +61,16 @@ def observed(record: PodRecord, pod: Object) -> Change:
     return record, actions
 
 
-def specified(record: PodRecord, wanted: Object, *, shortage: str | None) -> Change:
-    """It has a newer specification, or its node has room for what it wanted.
+def specified(record: PodRecord, desired: Object, *, shortage: str | None) -> Change:
+    """It has a newer specification, or its node has room for the desired one.
 
     As in the kubelet, the back-off belongs to the definition: a new image is tried at once.
 
     Args:
-        shortage: Why the node cannot allocate what is wanted now.
+        shortage: Why the node cannot allocate the desired resources now.
     """
-    record, actions = resize.evaluate(replace(record, wanted=wanted), shortage)
-    pod = resize.allocated_pod(wanted, record.allocated)
+    record, actions = resize.evaluate(replace(record, desired=desired), shortage)
+    pod = resize.allocated_pod(desired, record.allocated)
     record = replace(record, pod=pod)
     for kind, spec in container_state.containers(pod):
         name = spec["name"]

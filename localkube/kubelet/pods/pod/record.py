@@ -53,7 +53,7 @@ class PodRecord:
     """What is known of a pod.
 
     Attributes:
-        wanted: The newest v1.Pod. ``pod`` is the same with the resources that the node has ``allocated``.
+        desired: The newest v1.Pod. ``pod`` is the same with the resources that the node has ``allocated``.
         start_time: When a kubelet first saw it; ``is_new`` where that is this one.
         volumes: The mounted ones; None before they and the sandbox are made.
         early: Exits that overtook the answer to the request that started their process, by its identity.
@@ -69,7 +69,7 @@ class PodRecord:
     """
 
     pod: Object
-    wanted: Object
+    desired: Object
     containers: Mapping[str, Container]
     allocated: Mapping[str, Object] = field(default_factory=dict)
     resizes: Mapping[str, Object] = field(default_factory=dict)

@@ -28,15 +28,15 @@ def reported(pod: Object) -> tuple[dict[str, Object], dict[str, Object]]:
     """What a former kubelet has reported: the containers' resources, and conditions by type."""
     before = (pod.get("status") or {}).get("conditions") or []
     conditions = {condition["type"]: condition for condition in before if condition["type"] in RESIZES}
-    return _wanted(pod) | dict(_reported(pod)), conditions
+    return _desired(pod) | dict(_reported(pod)), conditions
 
 
-def allocated_pod(wanted: Object, allocated: Mapping[str, Object]) -> Object:
-    """The pod as it is wanted, with the resources that its containers were allocated."""
-    names = set(_differing(wanted, allocated))
+def allocated_pod(desired: Object, allocated: Mapping[str, Object]) -> Object:
+    """The desired pod, with the resources that its containers were allocated."""
+    names = set(_differing(desired, allocated))
     if not names:
-        return wanted
-    spec = dict(wanted["spec"])
+        return desired
+    spec = dict(desired["spec"])
     for kind in STATUSES.keys() & spec.keys():
         spec[kind] = [
             container | {"resources": allocated[container["name"]]}
@@ -44,12 +44,12 @@ def allocated_pod(wanted: Object, allocated: Mapping[str, Object]) -> Object:
             else container
             for container in spec[kind]
         ]
-    return {**wanted, "spec": spec}
+    return {**desired, "spec": spec}
 
 
 def evaluate(record: PodRecord, shortage: str | None) -> Change:
-    """Allocate what is wanted, if the node has room for it."""
-    pod, before, actions = record.wanted, record.resizes, list[Action]()
+    """Allocate the desired resources, if the node has room for them."""
+    pod, before, actions = record.desired, record.resizes, list[Action]()
     if not _differing(pod, record.allocated):
         record = replace(record, resizes={kind: before[kind] for kind in before if kind != PENDING})
     elif not record.stopping:
@@ -62,7 +62,7 @@ def evaluate(record: PodRecord, shortage: str | None) -> Change:
             actions.append(Allocate(requested, is_deferred=True))
         else:
             started = {IN_PROGRESS: _condition(IN_PROGRESS, "", "", generation)}
-            record = replace(record, allocated={**record.allocated, **_wanted(pod)}, resizes=started)
+            record = replace(record, allocated={**record.allocated, **_desired(pod)}, resizes=started)
             actions += [_event(pod, "ResizeStarted", "Pod resize started", generation), Allocate(requested)]
     return record, actions if record.resizes == before else [*actions, Report()]
 
@@ -98,13 +98,13 @@ def _event(pod: Object, reason: str, title: str, generation: int | None, error: 
     return Event(reason, f"{title}: {text}", warning=bool(error))
 
 
-def _wanted(pod: Object) -> dict[str, Object]:
+def _desired(pod: Object) -> dict[str, Object]:
     return {name: container.get("resources") or {} for name, container in _resizable(pod)}
 
 
-def _differing(wanted: Object, allocated: Mapping[str, Object]) -> list[str]:
+def _differing(desired: Object, allocated: Mapping[str, Object]) -> list[str]:
     """List the containers that want other resources than they were allocated."""
-    return [name for name, resources in _wanted(wanted).items() if changed(allocated[name], resources)]
+    return [name for name, resources in _desired(desired).items() if changed(allocated[name], resources)]
 
 
 def _condition(kind: str, reason: str, message: str, generation: int | None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class PodWorker(PodDriver):
             case Allocate(requested, False):
                 self.pool.allocations.allocate(self.uid, requested)
             case Allocate(requested, True):
-                self.pool.allocations.wait(self.record.wanted, requested, self._evaluate)
+                self.pool.allocations.wait(self.record.desired, requested, self._evaluate)
             case Actuate():
                 if resize.IN_PROGRESS in self.record.resizes and (not self._resize or self._resize.done()):
                     self._resize = self.in_background(self._actuate())
@@ -121,7 +121,7 @@ class PodWorker(PodDriver):
     # What the kubelet calls.
 
     def start(self) -> None:
-        if (self.record.wanted.get("status") or {}).get("phase") not in TERMINAL:
+        if (self.record.desired.get("status") or {}).get("phase") not in TERMINAL:
             self.pool.allocations.allocate(self.uid, requests(self.pod))
         self.pool.add(self.pod, report=self._reports.soon)
         if self.record.is_new:
@@ -184,11 +184,11 @@ class PodWorker(PodDriver):
     # Its life.
 
     def answered(self, pod: Mapping[str, Any]) -> None:
-        self._evaluate(with_status(self.record.wanted, pod) if is_mirror(pod) else pod)
+        self._evaluate(with_status(self.record.desired, pod) if is_mirror(pod) else pod)
 
     def _evaluate(self, newer: Mapping[str, Any] | None = None) -> None:
-        """Take a newer specification, or look again at that which is wanted."""
-        pod = newer or self.record.wanted
+        """Take a newer specification, or evaluate the desired one again."""
+        pod = newer or self.record.desired
         shortage = self.pool.allocations.shortage(self.uid, requests(pod))
         self.apply(events.specified, pod, shortage=shortage)
         for name in self.record.containers.keys() - self.containers.keys():  # ephemeral ones
