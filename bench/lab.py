@@ -51,7 +51,7 @@ class Lab(AbstractContextManager[Any]):
     def __enter__(self) -> "Lab":
         with ExitStack() as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-bench-")))
-            stack.enter_context(_environment(STATE, str(self.folder / "state")))
+            stack.enter_context(environment(STATE, str(self.folder / "state")))
             stack.enter_context(_terminated())
             logging.getLogger("trainyard").setLevel(logging.WARNING)
             self._control_plane = binaries.obtain(report=self.report)
@@ -205,7 +205,7 @@ class Lab(AbstractContextManager[Any]):
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
+def environment(name: str, value: str) -> Iterator[None]:
     """Set a variable for the programs that are started, and put back what it was."""
     before = os.environ.get(name)
     os.environ[name] = value

@@ -42,7 +42,7 @@ FELT = (
     ("a Job of 200 pods", "many_pods", "Job"),
     ("first step of a job of four pods", "first_step", "warm, torchrun"),
     ("first step, when each pod imports torch itself", "first_step", "cold, torchrun"),
-    ("recovery: from a worker's loss to the next step", "recovery", "killed"),
+    ("recovery: from a worker's loss to the next step", "elastic_recovery", "SIGKILL"),
     ("thirty attendees, who launch two pods each at once", "attendees", "attendees"),
 )
 FELT_HEADING = """

@@ -195,3 +195,5 @@ class ClusterPaths:
     crashes = _below("crashes.json")
     # The nodes that are stopped or isolated.
     node_states = _below("node-states.json")
+    # It is there while the cluster sleeps (``controlplane/sleep.py``).
+    asleep = _below("asleep")

@@ -17,9 +17,11 @@ from bench.measures import (
     many_pods,
     parameter_server,
     pod_start,
+    sleep,
     task_service,
     turnaround,
     two_jobs,
+    workshop,
 )
 from bench.results import Result
 
@@ -30,13 +32,14 @@ FELT: dict[str, Callable[[Lab], list[Result]]] = {  # what somebody in a worksho
     "turnaround": turnaround.measure,
     "many_pods": many_pods.measure,
     "idle": idle.measure,
+    "sleep": sleep.measure,
     "elastic_launch": elastic_launch.measure,
     "first_step": first_step.measure,
     "attendees": attendees.measure,
-    "recovery": elastic_recovery.measure_losses,
+    "workshop": workshop.measure,
+    "elastic_recovery": elastic_recovery.measure,
 }
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = FELT | {
-    "elastic_recovery": elastic_recovery.measure,
     "two_jobs": two_jobs.measure,
     "parameter_server": parameter_server.measure,
     "task_service": task_service.measure,

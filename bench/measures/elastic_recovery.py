@@ -33,13 +33,6 @@ LAB = "1:8"
 TWO_SECONDS = ",keep_alive_interval=1,keep_alive_max_attempt=2"
 
 
-def measure_losses(lab: Lab) -> list[Result]:
-    """Kill a worker of two in turns, ours and stock; kill and stop one, ours and torchft's."""
-    lab.clear()
-    kill = _pairs(lab, "kill", _kill, LAB)
-    return [_line("a worker of two is killed → next step", kill, Limit(0.06)), *measure_torchft(lab)]
-
-
 def measure(lab: Lab) -> list[Result]:
     """Change each kind of run in turns, ours and stock."""
     lab.clear()

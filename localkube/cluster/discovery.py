@@ -130,7 +130,7 @@ def status(name: str) -> dict[str, Any]:
         return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
     if not alive(paths):
         return answer | {"state": "stopped", "reason": _why_stopped(paths, record)}
-    if (paths.root / "asleep").exists():  # a connection would wake it
+    if paths.asleep.exists():  # a connection would wake it
         return answer | {"reason": "asleep: nobody uses it, and whatever connects to it wakes it"}
     if problem := _api_problem(record["api_port"]):
         return answer | {"state": "broken", "reason": problem}

@@ -79,8 +79,8 @@ def test_a_busy_machine_is_not_published_and_a_peer_that_gave_up_has_no_number(d
     given_up = Result(
         what="killed", unit="s", ours=(0.3,), peer="a peer", theirs=(60.0,), patience=60, limit=Limit(1)
     )
-    text = published(docs, one=run("recovery", given_up), two=run("pod_start", MISSED, load=2.1))
-    assert "| [killed](#recovery) | 0.30 s | gave up at 60.0 s | < 0.01 |" in text
+    text = published(docs, one=run("elastic_recovery", given_up), two=run("pod_start", MISSED, load=2.1))
+    assert "| [killed](#elastic_recovery) | 0.30 s | gave up at 60.0 s | < 0.01 |" in text
     assert "pods that start" not in text
     assert "pod_start is left out: the load average was 2.1" in capsys.readouterr().out
 

@@ -1,0 +1,49 @@
+"""A cluster of four nodes that nobody uses: its CPU while it sleeps, and the first answer when it wakes.
+
+It sleeps after five minutes, here after some seconds. All of its processes are counted over a minute. The
+first answer is a list of the nodes, by a new connection.
+"""
+
+import contextlib
+import http.client
+import time
+
+from bench.lab import Lab, environment
+from bench.measures.idle import processes_of, usage
+from bench.results import Limit, Result
+from localkube.api_path import api_path
+from localkube.cluster.preparation import SLEEP
+from localkube.controlplane.certificates import client_tls
+from localkube.paths import ClusterPaths
+
+IDLE_SECONDS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS, PATIENCE = 5, 60, 10, 60
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Let a cluster sleep, look at it, and wake it."""
+    lab.clear()
+    percents, answers = [], []
+    with environment(SLEEP, str(IDLE_SECONDS)), lab.cluster() as cluster:
+        paths = ClusterPaths(cluster.name)
+        for _ in range(lab.rounds):
+            lab.report("waiting until the cluster sleeps")
+            end = time.monotonic() + PATIENCE
+            while not paths.asleep.exists() and time.monotonic() < end:
+                time.sleep(0.1)
+            window = QUICK_WINDOW_SECONDS if lab.quick else WINDOW_SECONDS
+            percents.append(sum(usage(processes_of(cluster), seconds=window).percent.values()))
+            answers.append(1000 * _answer_seconds(paths, cluster.status["api_port"]))
+    limits = Limit(0.05, of="value", unit="% of a core"), Limit(150, of="value", unit="ms")
+    return [
+        Result("a cluster of 4 nodes that sleeps, CPU", "% of a core", tuple(percents), limit=limits[0]),
+        Result("a cluster that sleeps: connect → the nodes", "ms", tuple(answers), limit=limits[1]),
+    ]
+
+
+def _answer_seconds(paths: ClusterPaths, port: int) -> float:
+    """List the nodes by a connection that is closed afterwards: an open one keeps the cluster awake."""
+    began, tls = time.monotonic(), client_tls(paths.pki)
+    with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", port, context=tls)) as connection:
+        connection.request("GET", api_path("v1/nodes"))
+        connection.getresponse().read()
+        return time.monotonic() - began

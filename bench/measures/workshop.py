@@ -1,0 +1,28 @@
+"""An instructor makes a workshop for thirty: namespace, quota, roles and kubeconfig for each, and deletes it.
+
+Bounded by the API server: some twenty requests for each, eight attendees at a time.
+"""
+
+import time
+
+from bench.lab import Lab
+from bench.results import Limit, Result
+from trainyard_kit import workshop
+
+ATTENDEES, QUICK_ATTENDEES = 30, 4
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Make and delete workshops, one after the other."""
+    count, seconds = QUICK_ATTENDEES if lab.quick else ATTENDEES, []
+    cluster = lab.ours
+    for number in range(lab.rounds):
+        lab.report(f"a workshop for {count}, {number + 1} of {lab.rounds}")
+        began = time.monotonic()
+        try:
+            workshop.create(attendees=count, cluster=cluster)
+            seconds.append(time.monotonic() - began)
+        finally:
+            workshop.delete(cluster=cluster)
+    what = f"workshop.create: {count} attendees are ready"
+    return [Result(what, "s", tuple(seconds), limit=Limit(25, of="value", unit="s"))]
