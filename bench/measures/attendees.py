@@ -25,7 +25,7 @@ from kitlib.errors import KitError
 
 ATTENDEES, QUICK_ATTENDEES = 30, 4
 RANKS, FLAGS = 2, {"epochs": 1}
-ROUNDS = 1  # of minutes
+ROUNDS, SECONDS = 1, Limit(25, of="value", unit="s")  # rounds of minutes
 RUN_SECONDS = 400
 BARE = "bare"
 SILENT = "its API server left an attendee without an answer while the pods imported torch"
@@ -45,7 +45,7 @@ def measure(lab: Lab) -> list[Result]:
     return [
         Result(what, "s", tuple(samples["ours"]), peer, tuple(alternative), absent, limit)
         for peer, alternative, absent, limit in (
-            (PEERS[KUBELET], theirs, lab.absent.get(KUBELET, "" if theirs else SILENT), None),
+            (PEERS[KUBELET], theirs, lab.absent.get(KUBELET, "" if theirs else SILENT), SECONDS),
             (f"the ideal: {count} × a bare torchrun", samples[BARE], "", Limit(1.0)),
         )
     ]
