@@ -25,9 +25,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = "images/performance"
 INTRODUCTION = """# Performance
 
-What `make bench` measured: this kit beside its peers, in turns, in the same run, on the same machine. A value
-is the median of all rounds, and the dots in the plots are the rounds. A ratio is our value divided by the
-peer's; machines differ, so it is the ratio that can be compared. `python -m bench.publish` wrote this page.
+How fast the kit is, compared with similar tools (its *peers*). `make bench` measures both in alternating rounds
+of one run on the same machine. A value is the median of all rounds; the dots in the plots are the rounds. A ratio
+is our value divided by the peer's. Compare ratios, because machines differ. `python -m bench.publish` writes this page.
 
 <picture>
   <source media="(prefers-color-scheme: dark)" srcset="images/performance/overview-dark.svg">
@@ -46,22 +46,22 @@ FELT = (
     ("thirty attendees, who launch two pods each at once", "attendees", "attendees"),
 )
 FELT_HEADING = """
-What somebody in a workshop waits for, beside what they would use otherwise: a cluster of Kubernetes' own
-kubelet, containerd and runc, of which kind, k3d and minikube consist, or torchrun alone.
+What attendees of a workshop wait for, with the kit and with the alternative: a cluster with Kubernetes' own
+kubelet, containerd and runc, as in kind, k3d and minikube, or torchrun alone.
 
-| From … to … | Here | Otherwise | Ratio | With |
+| From … to … | Here | Alternative | Ratio | Alternative used |
 | --- | ---: | ---: | ---: | --- |
 """
 OTHERS = """
-Published by others: from the command to an app and DNS that answer, minikube's
+Published figures for the time from the command until an app and DNS answer, from minikube's
 [benchmark of v1.26.1](https://minikube.sigs.k8s.io/docs/benchmarks/timetok8s/v1.26.1/) of August 2022, on its
 own machine: k3d 33.2 s, kind 46.6 s, minikube 56.8 s.
 """
 PROFILES = """
 ## Profiles
 
-Where the time of the slowest paths went, before and after the last changes to them, and what larger numbers
-would change.
+Where the slowest paths spend their time, before and after the last changes to them, and how the cost grows with
+the number of attendees.
 """
 
 
