@@ -25,9 +25,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = "images/performance"
 INTRODUCTION = """# Performance
 
-How fast the kit is, compared with similar tools (its *peers*). `make bench` measures both in alternating rounds
-of one run on the same machine. A value is the median of all rounds; the dots in the plots are the rounds. A ratio
-is our value divided by the peer's. Compare ratios, because machines differ. `python -m bench.publish` writes this page.
+How fast the kit is, compared with similar tools (its *peers*). `make bench` measures both in alternating
+rounds of one run on the same machine. A value is the median of all rounds; the dots in the plots are the
+rounds. A ratio is our value divided by the peer's: compare ratios, because machines differ.
+`python -m bench.publish` writes this page.
 
 <picture>
   <source media="(prefers-color-scheme: dark)" srcset="images/performance/overview-dark.svg">
@@ -60,8 +61,8 @@ own machine: k3d 33.2 s, kind 46.6 s, minikube 56.8 s.
 PROFILES = """
 ## Profiles
 
-Where the slowest paths spend their time, before and after the last changes to them, and how the cost grows with
-the number of attendees.
+Where the slowest paths spend their time, before and after the last changes to them, and how the cost grows
+with the number of attendees.
 """
 
 
