@@ -1,6 +1,6 @@
 """``python -m localkube.kubelet SETTINGS.json``: run the kubelet, as the supervisor does.
 
-``TRAINYARD_LOG_LEVEL=DEBUG``, in the environment of whoever creates the cluster, makes its log say more.
+``TRAINYARD_LOG_LEVEL=DEBUG``, in the environment in which the cluster is created, makes its log verbose.
 """
 
 import asyncio

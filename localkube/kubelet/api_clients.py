@@ -1,11 +1,11 @@
 """The kubelet's clients of the API: one for each node, and one for each part that serves all nodes.
 
-A node is ``system:node:NAME``: it reads what its pods name, and no other pod's Secrets, claims or tokens
-(the Node authorizer), and writes what is its own (NodeRestriction). The other parts have the roles of
+A node is ``system:node:NAME``: it reads only objects that its pods reference, no other pod's Secrets, claims
+or tokens (the Node authorizer), and writes only its own (NodeRestriction). The other parts have the roles of
 ``manifests/identities.yaml``. As an administrator the kubelet only applies ``manifests/`` when it starts.
 
-A pod may name a thousand objects: what the pods of one namespace request has half of a node's connections, so
-that neighbours, and what the node reports, do not wait for all of it.
+A pod may reference a thousand objects: requests for one namespace's pods get half of a node's connections, so
+that other namespaces and the node's own reports do not wait for all of them.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ class ApiClients:
 
     Attributes:
         nodes: By the nodes' names.
-        informers: Watches what all nodes need.
-        provisioner: Makes volumes for claims.
+        informers: Watches the objects that all nodes need.
+        provisioner: Creates volumes for claims.
         admin: Applies the cluster's own objects.
     """
 
@@ -60,12 +60,12 @@ class ApiClients:
         await self._stack.aclose()
 
     async def follow_renewals(self) -> None:
-        """Take each renewed certificate into use, for ever."""
+        """Load each renewed certificate, for ever."""
         await asyncio.gather(*(api.follow_renewals() for api in self._all))
 
 
 class CertificateFiles(TypedDict):
-    """What ``Api`` needs of a client's certificate."""
+    """The files of a client's certificate, as ``Api`` takes them."""
 
     ca_file: Path
     cert_file: Path
@@ -73,5 +73,5 @@ class CertificateFiles(TypedDict):
 
 
 def files(pki: Path, name: str) -> CertificateFiles:
-    """Name the files of a client's certificate, as arguments of ``Api``."""
+    """Return the files of a client's certificate, as arguments of ``Api``."""
     return {"ca_file": pki / "ca.crt", "cert_file": pki / f"{name}.crt", "key_file": pki / f"{name}.key"}

@@ -19,7 +19,7 @@ from localkube.network.addresses import Addresses, NamespaceAddresses
 
 METRICS_PORT = 4443
 NOT_READY = (0, 403, 404, 429, 500, 503, 504)
-STRANGERS = (409, 422)  # a field is another manager's; the object as it is excludes it
+CONFLICTS = (409, 422)  # a field has another manager; the existing object does not allow the change
 RETRY_SECONDS, LISTENING_SECONDS = 0.2, 0.25
 COLLECTIONS = {
     "APIService": "apiservices",
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 async def publish_identities(api: Api) -> None:
-    """Give the parts that serve all nodes their rights. Safe to repeat."""
+    """Grant the parts that serve all nodes their permissions. Safe to repeat."""
     await asyncio.gather(*(_apply(api, item) for item in manifest("identities")))
 
 
@@ -50,7 +50,7 @@ async def publish_gpus(api: Api, slices: Iterable[dict[str, Any]]) -> None:
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> None:
-    """Make ``default/kubernetes`` lead to ``address``, once the API server is ready. Safe to repeat."""
+    """Point ``default/kubernetes`` at ``address``, once the API server is ready. Safe to repeat."""
     slice_of_service, endpoints = manifest("api-server")
     slice_of_service["endpoints"][0]["addresses"] = [address]
     slice_of_service["ports"][0]["port"] = port
@@ -64,15 +64,15 @@ async def publish_metrics_server(
 ) -> None:
     """Register metrics-server, and its APIService once it listens. Safe to repeat.
 
-    What an administrator has put in the place of these objects, such as another metrics-server, stays.
+    Objects that an administrator has replaced, such as another metrics-server, are left unchanged.
     """
     *objects, slice_of_service, api_service = manifest("metrics-server")
     slice_of_service["endpoints"][0]["addresses"] = [address]
     api_service["spec"]["caBundle"] = base64.b64encode(ca_file.read_bytes()).decode()
     for item in (*objects, slice_of_service):
         await _apply(api, item, force=False)
-    place = (addresses or NamespaceAddresses()).reach(address, METRICS_PORT)
-    while not await _listens(*place):  # noqa: ASYNC110 - a listener's birth cannot be watched
+    target = (addresses or NamespaceAddresses()).reach(address, METRICS_PORT)
+    while not await _listens(*target):  # noqa: ASYNC110 - the start of a listener cannot be watched
         await asyncio.sleep(LISTENING_SECONDS)
     await _apply(api, api_service, force=False)
 
@@ -86,12 +86,12 @@ def manifest(name: str) -> list[dict[str, Any]]:
 
 
 async def _apply(api: Api, item: dict[str, Any], *, force: bool = True) -> None:
-    """Apply an object as the kubelet's own, once the API server, and a namespace of its, are ready.
+    """Apply an object as the kubelet's own, once the API server and the object's namespace are ready.
 
-    One that cannot be what this cluster needs stays as it is: a kubelet that ends serves no node.
+    On a conflict the object is left unchanged: a kubelet that exits would serve no node.
 
     Args:
-        force: Also what somebody else has changed.
+        force: Take over fields of other managers.
     """
     version, metadata = item["apiVersion"], item["metadata"]
     resource = f"{version}/{COLLECTIONS[item['kind']]}"
@@ -102,8 +102,8 @@ async def _apply(api: Api, item: dict[str, Any], *, force: bool = True) -> None:
             await api.patch(f"{path}?fieldManager=trainyard{forced}", item, kind="apply")
             return
         except ApiError as error:
-            if error.status in STRANGERS:
-                log.warning("%s is somebody else's, and stays as it is: %s", path, error)
+            if error.status in CONFLICTS:
+                log.warning("%s has another manager, and is left unchanged: %s", path, error)
                 return
             if error.status not in NOT_READY:
                 raise

@@ -1,7 +1,7 @@
 """Events on pods, with the kubelet's reasons, for ``kubectl describe``.
 
 They are posted one by one after status updates, and rate-limited after a burst, as the kubelet's are.
-What is repeated is counted, combined or left out by the rules of upstream's EventCorrelator:
+Repeated Events are counted, combined or dropped by the rules of upstream's EventCorrelator:
 https://github.com/kubernetes/client-go/blob/v0.36.3/tools/record/events_cache.go
 """
 
@@ -22,8 +22,8 @@ from localkube.errors import ApiError
 log = logging.getLogger(__name__)
 
 QUEUE, QUEUE_OF_NAMESPACE = 5000, 1250
-REMEMBERED = 4096  # as many as the kubelet does
-BURST, PER_SECOND = 25, 12.5  # a quarter of what a kubelet may: its machine has other things to do
+CACHE_ENTRIES = 4096  # as in the kubelet
+BURST, PER_SECOND = 25, 12.5  # a quarter of a kubelet's: this machine does other work, too
 SETTLE_SECONDS = 0.05
 MESSAGE_CHARACTERS = 1024
 # For one object, of Events of one type: the first are sent, then one in five minutes.
@@ -40,29 +40,29 @@ class RateLimiter:
         self, burst: float, per_second: float, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._burst, self._per_second, self._clock = burst, per_second, clock
-        self._left, self._then = burst, clock()
+        self._tokens, self._then = burst, clock()
 
     def wait(self) -> float:
         """Take a token; return the seconds to wait for it."""
         now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._then) * self._per_second) - 1
+        self._tokens = min(self._burst, self._tokens + (now - self._then) * self._per_second) - 1
         self._then = now
-        return max(0.0, -self._left / self._per_second)
+        return max(0.0, -self._tokens / self._per_second)
 
     def try_take(self) -> bool:
         """Take a token if there is one."""
         delay = self.wait()
-        self._left += 1 if delay else 0
+        self._tokens += 1 if delay else 0
         return not delay
 
 
 class Lru(OrderedDict[tuple[str, ...], Any]):
-    """The newest ``REMEMBERED`` entries."""
+    """The newest ``CACHE_ENTRIES`` entries."""
 
     def __setitem__(self, key: tuple[str, ...], value: object) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        if len(self) > REMEMBERED:
+        if len(self) > CACHE_ENTRIES:
             self.popitem(last=False)
 
 
@@ -78,7 +78,7 @@ class Occurrence:
 
 @dataclass
 class EventCorrelator:
-    """Counts repeated Events, combines similar ones, and leaves out those of an object that has too many."""
+    """Counts repeated Events, combines similar ones, and drops those of an object that has too many."""
 
     clock: Callable[[], float] = time.monotonic
     burst: int = SPAM_BURST
@@ -87,7 +87,7 @@ class EventCorrelator:
     _posted: Lru = field(default_factory=Lru)
 
     def admit(self, body: Mapping[str, Any]) -> bool:
-        """Tell whether an Event of this object is sent at all."""
+        """Check whether an Event of this object may be sent at all."""
         key = (*_object_of(body), body["type"])
         pace = self._pace[key] = self._pace.get(key) or RateLimiter(
             self.burst, SPAM_PER_SECOND, clock=self.clock
@@ -113,11 +113,11 @@ class EventCorrelator:
         return Occurrence(message, count + 1, name, key)
 
     def posted(self, occurrence: Occurrence) -> None:
-        """Remember what the API server has accepted."""
+        """Record an Event that the API server has accepted."""
         self._posted[occurrence.key] = occurrence.name, occurrence.count
 
     def forget(self, uid: str) -> None:
-        """Forget an object that is gone."""
+        """Forget a deleted object."""
         for entries in (self._pace, self._similar, self._posted):
             for key in [key for key in entries if key[0] == uid]:
                 del entries[key]
@@ -134,7 +134,7 @@ class EventRecorder:
     Namespaces take turns, since one pod can cause thousands.
 
     Args:
-        give_way: Waits a moment for what is more urgent.
+        give_way: Waits a moment for more urgent requests.
     """
 
     def __init__(
@@ -201,11 +201,11 @@ class EventRecorder:
             try:
                 await self._post(body)
             except ApiError as error:
-                # A namespace that is being deleted refuses events; nothing is lost that anybody could read.
+                # A namespace that is being deleted refuses Events, which could not be read either.
                 log.debug("event %s: %s", body["reason"], error)
 
     def _next(self) -> dict[str, Any]:
-        """Take the oldest Event of the namespace whose turn it is."""
+        """Take the oldest Event of the next namespace."""
         namespace = next(iter(self._queues))
         queue = self._queues.pop(namespace)
         item = queue.popleft()
@@ -237,5 +237,5 @@ class EventRecorder:
 
 
 def rfc3339(*, micro: bool = False) -> str:
-    """Format the present time as the API does; ``micro`` for MicroTime fields."""
+    """Format the current time as the API does; ``micro`` for MicroTime fields."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")

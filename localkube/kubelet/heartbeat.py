@@ -1,8 +1,8 @@
-"""The heartbeat of the kubelet's event loop, and the watchdog in the supervisor that hears it.
+"""The heartbeat of the kubelet's event loop, and the watchdog in the supervisor that receives it.
 
-All pods share that loop. A kubelet whose loop stands still is ended, with a stack trace in its log, and
-started again; running containers are reattached. The pod whose work it was is known by a few bytes of a
-mapped file: each step of a pod's tasks is made with its uid there. After the second time it is not started.
+All pods share that loop. A kubelet whose loop is blocked is killed, with a stack trace in its log, and
+restarted; running containers are reattached. A mapped file names the pod that blocked it: each step of a
+pod's tasks runs with the pod's uid there. A pod that blocks the loop twice is not started again.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ Result = TypeVar("Result")
 
 SOCKET, CURRENT, STALLS = "heartbeat.sock", "kubelet.current", "stalls.json"
 BEAT_SECONDS, LATE_SECONDS, QUIET_SECONDS = 1.0, 2.0, 60.0
-# Without a beat: one that computes has stood still, one that does not may wait for a processor or the disk.
+# Without a beat: a computing kubelet is blocked, an idle one may be waiting for a processor or the disk.
 STALL_SECONDS, LONGEST_SECONDS = 10.0, 60.0
 COMPUTING = 0.25  # of a core
-MOST_STALLS, REMEMBERED = 2, 256
+MOST_STALLS, RECORDED_PODS = 2, 256
 UID_BYTES = 64
 _CREDENTIALS = struct.Struct("3i")
 
@@ -55,7 +55,7 @@ def work_of(pod: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def work_for(namespace: str) -> Iterator[None]:
-    """Attribute the present task, and those that it starts, to a namespace."""
+    """Attribute the current task, and those that it starts, to a namespace."""
     token = _namespace.set(namespace)
     try:
         yield
@@ -64,16 +64,16 @@ def work_for(namespace: str) -> Iterator[None]:
 
 
 def namespace_of_work() -> str:
-    """Name the namespace of the pod whose work the present task is; empty if it is for no pod."""
+    """Return the namespace that the current task works for; empty if none."""
     return _namespace.get()
 
 
 class Heartbeat:
-    """Beats from an event loop to the watchdog of the supervisor.
+    """Sends heartbeats from an event loop to the watchdog of the supervisor.
 
     Args:
         root: The cluster's directory.
-        late: Called with a sentence when the loop was late; at most once a minute.
+        late: Called with a message when the loop was late; at most once a minute.
     """
 
     def __init__(self, root: Path, *, late: Callable[[str], None]) -> None:
@@ -96,20 +96,20 @@ class Heartbeat:
             with (
                 contextlib.suppress(OSError),
                 short_name(self._root / SOCKET) as name,
-            ):  # no supervisor hears it
+            ):  # no supervisor receives it
                 self._socket.sendto(b"beat", name)
             due = loop.time() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
             late = loop.time() - due
             if late > LATE_SECONDS:
-                await asyncio.sleep(LATE_SECONDS / 20)  # the signal that this process goes on is heard later
+                await asyncio.sleep(LATE_SECONDS / 20)  # SIGCONT, after a stop, is handled later
                 late, self._stopped = late * (not self._stopped), False
             if late > LATE_SECONDS and loop.time() > reported_at + QUIET_SECONDS:
                 reported_at = loop.time()
                 self._late(f"the event loop of the kubelet was late by {late:.1f} s")
 
     def forgive(self) -> None:
-        """Take the present beat for none that is late: this process was stopped."""
+        """Ignore the current delay: this process was stopped."""
         self._stopped = True
 
     def _new_task(
@@ -128,7 +128,7 @@ class Heartbeat:
 
 
 async def _marked(work: Coroutine[Any, Any, Result], uid: str, mark: Callable[[str], None]) -> Result:
-    """Run a coroutine, with its pod's uid in the shared memory for as long as each of its steps takes."""
+    """Run a coroutine, with its pod's uid in the shared memory during each of its steps."""
     return await _steps(work, uid, mark)  # a task takes no generator, from Python 3.12 on
 
 
@@ -144,7 +144,7 @@ def _steps(work: Coroutine[Any, Any, Any], uid: str, mark: Callable[[str], None]
             return end.value
         finally:
             mark("")
-            value = error = None  # in a cycle with an error's traceback, all that its frames hold would stay
+            value = error = None  # breaks the cycle with the error's traceback, which holds its frames
         try:
             value = yield future
         except GeneratorExit:
@@ -153,11 +153,11 @@ def _steps(work: Coroutine[Any, Any, Any], uid: str, mark: Callable[[str], None]
         except BaseException as raised:  # noqa: BLE001 - the coroutine's own to handle: a cancellation is one
             error = raised
         finally:
-            del future  # it has the error as well
+            del future  # it refers to the error as well
 
 
 def stalls(root: Path) -> Mapping[str, int]:
-    """Read how often the work of each pod has made the loop stand still, by uid."""
+    """Read how often the tasks of each pod have blocked the loop, by uid."""
     try:
         return {uid: int(count) for uid, count in json.loads((root / STALLS).read_text()).items()}
     except (FileNotFoundError, ValueError, AttributeError):
@@ -165,14 +165,14 @@ def stalls(root: Path) -> Mapping[str, int]:
 
 
 def stalled(count: int) -> tuple[str, str, str] | None:
-    """Phase, reason and message of a pod that is not started again: its work stops that of all others."""
+    """Phase, reason and message of a pod that is not started again, because its tasks block all others."""
     if count < MOST_STALLS:
         return None
     return "Failed", "KubeletStalled", f"the kubelet stood still {count} times at the work of this pod"
 
 
 class Watchdog:
-    """Ends the kubelet when its loop stands still while the cluster is awake; of the supervisor's loop."""
+    """Kills the kubelet when its loop is blocked while the cluster is awake; part of the supervisor."""
 
     def __init__(self, root: Path, awake: asyncio.Event) -> None:
         self._root, self._awake = root, awake
@@ -183,43 +183,43 @@ class Watchdog:
         with short_name(self._path) as name:
             self._socket.bind(name)
         self._path.chmod(0o600)
-        self._pid, self._heard, self._used = 0, 0.0, 0.0
+        self._pid, self._beat_at, self._used = 0, 0.0, 0.0
 
     async def run(self) -> None:
-        """Hear the kubelet's beats, for ever."""
+        """Receive the kubelet's beats, for ever."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._socket, self._hear)
+        loop.add_reader(self._socket, self._receive)
         while True:
             if not self._awake.is_set():
                 await self._awake.wait()
-                self._heard = loop.time()
+                self._beat_at = loop.time()
             due = loop.time() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
             if loop.time() > due + LATE_SECONDS or (self._pid and _state(self._pid) in "tTZX?"):
-                self._heard = (
+                self._beat_at = (
                     loop.time()
                 )  # this process, the machine or the kubelet was stopped, or it has ended
                 self._used = _cpu_seconds(self._pid)
-            elif self._pid and self._stands_still(loop.time() - self._heard):
-                self._end(loop.time() - self._heard)
+            elif self._pid and self._is_blocked(loop.time() - self._beat_at):
+                self._end(loop.time() - self._beat_at)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 _, ancillary, *_ = self._socket.recvmsg(16, socket.CMSG_SPACE(_CREDENTIALS.size))
                 for _, kind, data in ancillary:
                     if kind == socket.SCM_CREDENTIALS:
                         self._pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
-                self._heard, self._used = asyncio.get_running_loop().time(), _cpu_seconds(self._pid)
+                self._beat_at, self._used = asyncio.get_running_loop().time(), _cpu_seconds(self._pid)
 
-    def _stands_still(self, seconds: float) -> bool:
+    def _is_blocked(self, seconds: float) -> bool:
         if seconds < STALL_SECONDS:
             return False
         computed = _cpu_seconds(self._pid) - self._used
         return computed > COMPUTING * STALL_SECONDS or seconds > LONGEST_SECONDS
 
     def _end(self, seconds: float) -> None:
-        """End the kubelet, and remember whose work it did."""
+        """Kill the kubelet, and record the pod that it was working for."""
         current = (self._root / CURRENT).read_bytes().rstrip(b"\0").decode(errors="replace")
         log.warning(
             "the kubelet stands still for %.0f s%s: it ends", seconds, f", by pod {current}" * bool(current)
@@ -227,7 +227,7 @@ class Watchdog:
         if current:
             known = dict(stalls(self._root))
             count = known.pop(current, 0) + 1
-            counts = dict(list(known.items())[1 - REMEMBERED :]) | {current: count}
+            counts = dict(list(known.items())[1 - RECORDED_PODS :]) | {current: count}
             with contextlib.suppress(OSError):  # a full disk
                 write_private(self._root / STALLS, json.dumps(counts))
         with contextlib.suppress(ProcessLookupError):

@@ -87,7 +87,7 @@ async def run_kubelet(config: KubeletConfig) -> None:
 
 
 class Kubelet:
-    """Makes the parts, gives each what it uses, and runs them."""
+    """Creates the kubelet's parts, connects and runs them."""
 
     def __init__(self, config: KubeletConfig, *, clients: ApiClients, client: RuntimeClient) -> None:
         self._config, self._clients, self._client = config, clients, client
@@ -207,7 +207,7 @@ class Kubelet:
             await self._client.gone
 
     def _go_on(self, heart: Heartbeat) -> None:
-        """Report all nodes at once: the cluster has slept (``controlplane/sleep.py``)."""
+        """Report the status of all nodes at once: the cluster has slept (``controlplane/sleep.py``)."""
         heart.forgive()
         for node in self._nodes.values():
             node.pool.news.set()
@@ -286,7 +286,7 @@ class Kubelet:
         return {}
 
     def process_exited(self, entry: dict[str, Any]) -> None:
-        """Take the exit of a process that the runtime has run."""
+        """Handle the exit of a process of the runtime."""
         match entry["owner"]:
             case "exec":
                 self._executions.command_exited(entry)
@@ -396,7 +396,7 @@ def _pressure(config: KubeletConfig) -> Pressure:
 async def serve_control_socket(
     path: Path, handle: Callable[[Mapping[str, Any]], Awaitable[Any]]
 ) -> asyncio.Server:
-    """Serve JSON lines on a Unix socket, for what Kubernetes has no verb for.
+    """Serve JSON lines on a Unix socket, for operations that the Kubernetes API does not have.
 
     Each request is answered with ``{"result": …}`` or ``{"error": …}``.
     """

@@ -30,16 +30,16 @@ class KubeletConfig:
         hide: Directories of the clusters, which no pod may see.
         ids: The users and groups of pods.
         environment: Directories of the host that every container sees, read-only, wherever they are.
-        packages: Directories and files with packages from elsewhere, without what is hidden in them.
-        variables: Those by which Python finds these.
-        refused: What containers do not see of Python's path, and why.
-        sources: What is shown in the place of some of the environment.
-        covered: Directories that are empty in containers, but for what is shown of them, and volumes.
+        packages: Directories and files of further packages, with hidden directories left out.
+        variables: The environment variables by which Python finds them.
+        refused: Entries of Python's path that containers do not see, and why.
+        sources: Sources that are mounted in place of some paths of the environment.
+        covered: Directories that are empty in containers, except for the paths above, and volumes.
         seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
         images: How images are obtained: ``stand-in``, ``pull`` or ``auto``; see ``image_manager.py``.
         overlay: Layers of images are mounted; otherwise each container has a copy of its image.
-        pid_max: Processes and threads of the machine: a process namespace, as the kubelet's, shows its own.
-        image_service: The socket of what pulls them (``controlplane/image_service.py``).
+        pid_max: The machine's limit of processes and threads, which a PID namespace does not show.
+        image_service: The socket of the image service (``controlplane/image_service.py``).
     """
 
     server: str
@@ -79,7 +79,7 @@ class KubeletConfig:
 
     @property
     def node_directories(self) -> Path:
-        """The directory with one for each node, which is its /var/lib/kubelet."""
+        """The directory of the nodes' directories, each its node's /var/lib/kubelet."""
         return self.pods.with_name("nodes")
 
     @property

@@ -121,7 +121,7 @@ class NodeServices:
             self._go(registered, "metrics-server's objects")
 
     async def open(self) -> None:
-        """Accept requests about pods, once they are known."""
+        """Accept requests about pods, once the pods are known."""
         if not self._config.plain:
             for node in self._config.nodes:
                 with await self._sockets.netfilter(node.address) as kernel:
@@ -129,7 +129,7 @@ class NodeServices:
                 bound = await self._sockets.bind(node.address, "0.0.0.0", KUBELET_PORT, "TCP")
                 self._server.listen_on(bound)
             return
-        # The machine's own network is not ours to listen on.
+        # In plain mode 0.0.0.0 would be the machine's own network.
         for node in self._config.nodes:
             await self._server.listen(*self._sandboxes.addresses.reach(node.address, KUBELET_PORT))
 

@@ -212,6 +212,6 @@ async def test_the_record_of_stalls_is_bounded(tmp_path, monkeypatch):
     killed = []
     monkeypatch.setattr(os, "kill", lambda *call: killed.append(call))
     watchdog._end(10.0)
-    assert len(stalls(tmp_path)) == heartbeat.REMEMBERED
+    assert len(stalls(tmp_path)) == heartbeat.RECORDED_PODS
     assert stalls(tmp_path)["guilty"] == 1
     assert killed[0][1] == signal.SIGABRT

@@ -1,1 +1,1 @@
-"""One container: what its specification says, and its process with the streams and commands beside it."""
+"""One container: its specification, and its process with its streams and executed commands."""

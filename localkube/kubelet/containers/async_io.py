@@ -1,6 +1,6 @@
-"""Read and write pipes and terminals from asyncio, no faster than the other side does.
+"""Read and write pipes and terminals from asyncio, with backpressure.
 
-``asyncio``'s own transports lose what a terminal still holds when its last program ends, with EIO.
+``asyncio``'s own transports lose a terminal's buffered output when its last program ends, with EIO.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ BLOCK = 64 * 1024
 
 
 async def blocks(descriptor: int, *, size: int = BLOCK) -> AsyncGenerator[bytes]:
-    """Yield what comes until the end, and close the descriptor; close the generator to stop earlier."""
+    """Yield blocks of data until EOF, and close the descriptor; close the generator to stop earlier."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
     try:
@@ -39,7 +39,7 @@ async def blocks(descriptor: int, *, size: int = BLOCK) -> AsyncGenerator[bytes]
 
 
 async def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data``, waiting for room.
+    """Write all of ``data``, waiting while the buffer is full.
 
     Raises:
         BrokenPipeError: The reader has closed.

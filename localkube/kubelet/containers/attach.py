@@ -1,6 +1,6 @@
 """Clients attached to a container's output (``kubectl attach``).
 
-A listener that does not keep up holds the container back, as a full pipe would; nothing is lost.
+A listener that does not keep up blocks the container's output, as a full pipe would; nothing is lost.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ class Attachments:
     """The listeners of one container.
 
     Args:
-        hold: Called with True when a listener's buffer is full, with False when all have room again.
+        hold: Called with True when a listener's buffer is full, with False when none is any more.
     """
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
@@ -37,7 +37,7 @@ class Attachments:
         self.check_buffers()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End the output of all listeners."""
         self._ended = True
         for listener in self._listeners:
             listener.end()
@@ -54,7 +54,7 @@ class Attachments:
 
 
 class OutputListener:
-    """One attached client, with the output that it has still to read."""
+    """One attached client, with its unread output."""
 
     def __init__(self, attachments: Attachments) -> None:
         self.size = 0
@@ -73,7 +73,7 @@ class OutputListener:
         self._changed.set()
 
     async def output(self) -> AsyncGenerator[tuple[str, bytes]]:
-        """Yield streams and what came from them, until the container's output ends."""
+        """Yield the name of a stream and its data, until the container's output ends."""
         while True:
             while self._buffer:
                 stream, data = self._buffer.popleft()

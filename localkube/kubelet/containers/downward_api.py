@@ -29,7 +29,7 @@ _FROM_ALLOCATABLE = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 class FieldError(Exception):
-    """The pod asks for something that the downward API does not have."""
+    """The pod references a field that the downward API does not have."""
 
 
 def field(
@@ -38,13 +38,13 @@ def field(
     """Read one field of a pod as a container sees it.
 
     Args:
-        path: A ``fieldPath``, for one ``metadata.labels['app']``, ``spec.nodeName``, ``status.podIP``.
+        path: A ``fieldPath``, such as ``metadata.labels['app']``, ``spec.nodeName``, ``status.podIP``.
         pod_ips: The pod's addresses; those of ``pod.status`` when empty.
         host_ips: The node's addresses; those of ``pod.status`` when empty.
 
     Returns:
-        The value, empty for a label or annotation that is not there; all labels or annotations as
-        ``key="value"`` lines in the order of their keys.
+        The value, empty for a missing label or annotation; all labels or annotations as ``key="value"``
+        lines in the order of their keys.
     """
     metadata, spec, status = pod.get("metadata", {}), pod.get("spec", {}), pod.get("status") or {}
     subscript = _SUBSCRIPT.fullmatch(path)
@@ -76,8 +76,8 @@ def resource_field(
 
     Args:
         divisor: A quantity; none and ``0`` mean 1.
-        node_allocatable: What the node offers; it stands for a limit of cpu, memory or ephemeral storage
-            that the container does not set.
+        node_allocatable: The node's allocatable resources: the default for a limit of cpu, memory or
+            ephemeral storage that the container does not set.
 
     Example:
         >>> resource_field({"resources": {"limits": {"cpu": "1500m"}}}, "limits.cpu", "1m", {})

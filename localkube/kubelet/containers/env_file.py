@@ -16,7 +16,7 @@ class EnvFileError(Exception):
 
 
 class EnvFile:
-    r"""One file, read as far as the keys that are looked up need it, and once.
+    r"""One file, parsed once, and only as far as the requested keys require.
 
     Example:
         >>> EnvFile(b"# made\nWORLD='2' # nodes\n").value("WORLD")
@@ -57,7 +57,7 @@ def _assignments(text: bytes) -> Iterator[tuple[bytes, bytes]]:
         if not name.strip(BLANKS) or name != name.rstrip(BLANKS):
             raise EnvFileError(f"invalid environment variable format at line {number}: the name before '='")
         if value[:1] in (b" ", b"\t"):
-            content = b""  # as in a shell, where the next word is a command
+            content = b""  # as in a shell, where a command would follow
         elif value.startswith(b"'"):
             content = _quoted(value[1:], numbered, number)
         else:
@@ -65,19 +65,19 @@ def _assignments(text: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield name, content
 
 
-def _quoted(rest: bytes, numbered: Iterator[tuple[int, bytes]], number: int) -> bytes:
-    """Read on to the closing quote, over as many lines as it takes."""
-    value, quote, after = rest.partition(b"'")
+def _quoted(line: bytes, numbered: Iterator[tuple[int, bytes]], number: int) -> bytes:
+    """Read up to the closing quote, over several lines if necessary."""
+    value, quote, after = line.partition(b"'")
     lines = [value]
     while not quote:
         try:
-            number, rest = next(numbered)
+            number, line = next(numbered)
         except StopIteration:
             raise EnvFileError(
                 f"invalid environment variable format at line {number}: unclosed quote"
             ) from None
-        more, quote, after = rest.partition(b"'")
-        lines.append(more)
+        value, quote, after = line.partition(b"'")
+        lines.append(value)
     after = after.lstrip(BLANKS)
     if after and not after.startswith(b"#"):
         raise EnvFileError(f"invalid environment variable format at line {number}: text after the quote")

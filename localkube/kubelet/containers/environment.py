@@ -1,9 +1,9 @@
 """The environment variables of a container, from its specification.
 
-Pure: the caller fetches what ``references`` names and hands it in. The rules are those of the kubelet of
+Pure: the caller fetches the objects of ``references``, and passes them in. The rules are the kubelet's, of
 Kubernetes 1.36: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
-Not here: what the image, the runtime and the kit set by themselves (PATH, HOSTNAME, threads, GPUs), to which
-no manifest can refer.
+Not here: variables that the image, the runtime and the kit set (PATH, HOSTNAME, threads, GPUs), to which no
+manifest can refer.
 """
 
 import base64
@@ -17,11 +17,11 @@ from localkube.kubelet.containers.env_file import EnvFile, EnvFileError
 from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, expand
 
 Object = Mapping[str, Any]
-REPLACED = 2  # so many times what a process takes, for variables that later ones of their name replace
+REPLACED = 2  # times the kernel's limit, to allow for variables that later ones of the same name replace
 
 
 def env_files(container: Object) -> set[tuple[str, str]]:
-    """Collect the files, by volume and path, in which the container's ``env`` looks for values."""
+    """Collect the files, by volume and path, to which the container's ``env`` refers."""
     sources = [(variable.get("valueFrom") or {}).get("fileKeyRef") for variable in container.get("env") or []]
     return {(source["volumeName"], source["path"]) for source in sources if source}
 
@@ -47,7 +47,7 @@ def service_environment(pod: Object, services: Iterable[Object]) -> dict[str, st
     ``enableServiceLinks`` is false. A service without an address has none.
 
     Raises:
-        ConfigError: They are more than a process takes.
+        ConfigError: They exceed the kernel's limit for a process.
     """
     namespace = pod["metadata"]["namespace"]
     links = pod["spec"].get("enableServiceLinks", True)
@@ -81,7 +81,7 @@ def container_environment(
     variables of ``envFrom``, to those declared before it, and to those of services.
 
     Args:
-        node: The v1.Node, whose ``status.allocatable`` stands for limits that are not set.
+        node: The v1.Node, whose ``status.allocatable`` is the default for limits that are not set.
         configmaps: The ConfigMaps of the pod's namespace that exist, by name (see ``references``).
         secrets: The same for Secrets, with ``data`` in base64 as the API gives it.
         files: The content of those of ``env_files`` that can be read.
@@ -117,7 +117,7 @@ def container_environment(
 
 @dataclass(frozen=True)
 class _Sources:
-    """The objects from which ``valueFrom`` takes a value."""
+    """The objects that ``valueFrom`` refers to."""
 
     container: Object
     pod: Object
@@ -129,7 +129,7 @@ class _Sources:
     host_ips: Sequence[str]
 
     def value(self, source: Object) -> str | None:
-        """Resolve ``valueFrom``; None where something optional is missing."""
+        """Resolve ``valueFrom``; None for a missing optional reference."""
         try:
             if "fieldRef" in source:
                 return downward_api.field(
@@ -156,7 +156,7 @@ class _Sources:
         )
 
     def _file(self, reference: Object) -> str | None:
-        """Read a value from a file; like the kubelet, do not say what else is in there."""
+        """Read a value from a file; like the kubelet's, the error does not reveal the file's contents."""
         try:
             value = self.files[reference["volumeName"], reference["path"]].value(reference["key"])
         except (KeyError, EnvFileError) as error:
@@ -167,14 +167,14 @@ class _Sources:
             f'environment variable key "{reference["key"]}" not found in file "{reference["path"]}"'
         )
 
-    def _key(self, reference: Object, objects: Mapping[str, Object], word: str, kind: str) -> str | None:
-        item = _find(reference, objects, word)
+    def _key(self, reference: Object, objects: Mapping[str, Object], label: str, kind: str) -> str | None:
+        item = _find(reference, objects, label)
         if item is None:
             return None
         data = item.get("data") or {}
         if reference["key"] in data:
             value = data[reference["key"]]
-            return _decoded(value) if word == "secret" else value
+            return _decoded(value) if label == "secret" else value
         if reference.get("optional"):
             return None
         where = f"{self.pod['metadata']['namespace']}/{reference['name']}"
@@ -184,7 +184,7 @@ class _Sources:
 def _all_of(
     source: Object, configmaps: Mapping[str, Object], secrets: Mapping[str, Object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield names and values, of which the caller may take no more."""
+    """Yield names and values, until the caller's limit is exceeded."""
     prefix = source.get("prefix") or ""
     if "configMapRef" in source:
         item = _find(source["configMapRef"], configmaps, "configmap")
@@ -196,10 +196,10 @@ def _all_of(
             yield prefix + key, _decoded(value)
 
 
-def _find(reference: Object, objects: Mapping[str, Object], word: str) -> Object | None:
+def _find(reference: Object, objects: Mapping[str, Object], label: str) -> Object | None:
     item = objects.get(reference.get("name", ""))
     if item is None and not reference.get("optional"):
-        raise ConfigError(f'{word} "{reference.get("name", "")}" not found')
+        raise ConfigError(f'{label} "{reference.get("name", "")}" not found')
     return item
 
 

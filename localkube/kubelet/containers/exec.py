@@ -1,6 +1,6 @@
-"""Commands that run in a container beside its own: for ``kubectl exec``, probes and hooks.
+"""Commands executed in a running container: for ``kubectl exec``, probes and hooks.
 
-The runtime starts them (``runtime/container.py``) and reports their ends. They end with this kubelet, with
+The runtime starts them (``runtime/container.py``) and reports their exits. They end with this kubelet, with
 their container, and when their client has disconnected. The protocol of ``kubectl exec`` is in
 ``streaming/remote_command.py``.
 """
@@ -17,7 +17,7 @@ from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExi
 from localkube.runtime.container_spec import ProcessSpec
 from localkube.tasks import start_task
 
-# Output of what a command has left behind is waited for no longer than this.
+# How long output of processes that a command has left behind is waited for.
 QUIET_SECONDS = 1.0
 OUTPUT_BYTES = 10 * 1024
 NOT_EXECUTED = 126
@@ -41,13 +41,13 @@ class Execution:
             self._streams |= {"stdout": terminal, "stdin": os.dup(terminal)}
 
     def set_exit_code(self, entry: dict[str, Any]) -> None:
-        """Record the end that the runtime reports."""
+        """Record the exit that the runtime reports."""
         if not self._code.done():
             code = os.waitstatus_to_exitcode(entry["status"])
             self._code.set_result(code if code >= 0 else 128 - code)
 
     def output(self, stream: str) -> AsyncGenerator[bytes]:
-        """Yield what comes from stdout or stderr, until its end; with a terminal all is stdout."""
+        """Yield data from stdout or stderr until EOF; with a terminal, all output is stdout."""
         descriptor = self._streams.pop(stream, None)
         return _nothing() if descriptor is None else blocks(descriptor)
 
@@ -58,7 +58,7 @@ class Execution:
                 await write_all(self._streams["stdin"], data)
 
     def end_input(self) -> None:
-        """End its input; a terminal has no end but Ctrl-D, and stays."""
+        """Close its stdin; a terminal has no EOF except Ctrl-D, and stays open."""
         if "stdin" in self._streams and not os.isatty(self._streams["stdin"]):
             os.close(self._streams.pop("stdin"))
 
@@ -70,7 +70,7 @@ class Execution:
         return await asyncio.shield(self._code)
 
     def close(self) -> None:
-        """Close its streams, and kill it with all of its session if it still runs. Harmless when repeated."""
+        """Close its streams, and kill its whole session if it still runs. Idempotent."""
         for descriptor in self._streams.values():
             os.close(descriptor)
         self._streams.clear()
@@ -83,7 +83,7 @@ class Execution:
 
 
 class Executions:
-    """Starts commands in containers, and passes on their ends."""
+    """Starts commands in containers, and reports their exits to them."""
 
     def __init__(self, client: RuntimeClient) -> None:
         self._client = client
@@ -105,7 +105,7 @@ class Executions:
                 "exec", id=execution.identity, container=container, process=process, stdin=stdin
             )
         except BaseException:
-            # Whoever waited may be gone while the request was on its way.
+            # The waiting task may have been cancelled while the request was on its way.
             self._running.pop(execution.identity, None)
             start_task(execution.kill(), name=f"kill {execution.identity}")
             raise
@@ -117,7 +117,7 @@ class Executions:
     ) -> tuple[int, bytes]:
         """Run a command to its end; returns its exit code and the first 10 KiB of its output.
 
-        One that cannot be executed ends with 126, as in a shell, and the reason is its output.
+        A command that cannot be executed exits with 126, as in a shell, and the reason is its output.
 
         Raises:
             RuntimeCallError: The container has ended.
@@ -133,14 +133,14 @@ class Executions:
                 return NOT_EXECUTED, error.message.encode()
             try:
                 code = await finish(
-                    execution, {name: lambda data: _keep(output, data) for name in ("stdout", "stderr")}
+                    execution, {name: lambda data: _append(output, data) for name in ("stdout", "stderr")}
                 )
             finally:
                 execution.close()
         return code, bytes(output)
 
     def command_exited(self, entry: dict[str, Any]) -> None:
-        """Record the end of a command that the runtime reports."""
+        """Record the exit of a command that the runtime reports."""
         if execution := self._running.pop(entry["id"], None):
             execution.set_exit_code(entry)
 
@@ -148,20 +148,20 @@ class Executions:
 async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
     """Pass output on until the command has ended; returns its exit code.
 
-    A process that the command has left behind may keep the streams open: a second after the end in which
-    nothing came is taken for the last.
+    A process that the command has left behind may keep the streams open: after its exit, a second without
+    output ends them.
     """
-    heard = asyncio.Event()
+    received = asyncio.Event()
     pumps = [
-        asyncio.create_task(_pump(execution.output(name), consume, heard))
+        asyncio.create_task(_pump(execution.output(name), consume, received))
         for name, consume in outputs.items()
     ]
     try:
         await _ended(execution, pumps)
         while pending := [pump for pump in pumps if not pump.done()]:
-            heard.clear()
+            received.clear()
             await asyncio.wait(pending, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not heard.is_set() and all(not pump.done() for pump in pending):
+            if not received.is_set() and all(not pump.done() for pump in pending):
                 break
         return await execution.wait()
     finally:
@@ -171,7 +171,7 @@ async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
 
 
 async def _ended(execution: Execution, pumps: list[asyncio.Task[None]]) -> None:
-    """Wait for the end of a command; an error of a pump comes first."""
+    """Wait for the exit of a command; raise a pump's error at once."""
     end = asyncio.create_task(execution.wait())
     try:
         waited = {end, *pumps}
@@ -184,15 +184,15 @@ async def _ended(execution: Execution, pumps: list[asyncio.Task[None]]) -> None:
 
 
 async def _pump(
-    source: AsyncGenerator[bytes], consume: Callable[[bytes], Awaitable[object]], heard: asyncio.Event
+    source: AsyncGenerator[bytes], consume: Callable[[bytes], Awaitable[object]], received: asyncio.Event
 ) -> None:
     async with contextlib.aclosing(source) as data_blocks:
         async for data in data_blocks:
-            heard.set()
+            received.set()
             await consume(data)
 
 
-async def _keep(output: bytearray, data: bytes) -> None:
+async def _append(output: bytearray, data: bytes) -> None:
     output += data[: OUTPUT_BYTES - len(output)]
 
 

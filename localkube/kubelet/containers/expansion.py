@@ -1,7 +1,7 @@
 """Expand ``$(NAME)`` in a container's variables, command and arguments, within the kernel's limits.
 
 Pure. As upstream: https://github.com/kubernetes/kubernetes/tree/master/third_party/forked/golang/expansion.
-A result is measured before it is built: thirty variables, each the one before it twice, would be a gigabyte.
+A result is measured before it is built: thirty variables, each twice the previous one, would be a gigabyte.
 """
 
 import re
@@ -9,7 +9,7 @@ import resource
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# Linear where each "$(" has its ")": that is why only what comes before the last ")" is searched.
+# Linear only if each "$(" has its ")": that is why only the text before the last ")" is searched.
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 # A string with its NUL, and all of them with their pointers: https://man7.org/linux/man-pages/man2/execve.2.html
@@ -19,14 +19,14 @@ _POINTER_BYTES = 8
 # In this process a short string takes a hundred bytes, ten times what the kernel counts.
 MOST_STRINGS = 1 << 16
 PATH_BYTES = 4096
-MESSAGE_CHARACTERS = 1024  # of an Event; names in it are as long as a pod
+MESSAGE_CHARACTERS = 1024  # of an Event; the names in it can be as long as a pod's specification
 
 
 class ConfigError(Exception):
-    """A container's configuration names something that is not there, or is more than a process can get.
+    """A container's configuration refers to a missing object, or exceeds the kernel's limits for a process.
 
-    ``reason`` and ``message`` are those of the waiting state, for one ``CreateContainerConfigError`` and
-    ``configmap "settings" not found``. Trying again later may succeed, unless it is ``permanent``.
+    ``reason`` and ``message`` are those of the waiting state, such as ``CreateContainerConfigError`` and
+    ``configmap "settings" not found``. A later attempt may succeed, unless it is ``permanent``.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class ConfigError(Exception):
 
 
 class ArgumentSpace:
-    """The room that the kernel has for the strings of one process: arguments and environment.
+    """The kernel's limit for the strings of one process: arguments and environment.
 
     Args:
-        times: For strings of which later ones replace earlier ones, which are then not the process's.
+        times: A multiple of the limit, where later strings replace earlier ones.
     """
 
     def __init__(self, *, times: int = 1) -> None:
@@ -51,7 +51,7 @@ class ArgumentSpace:
         self._used, self._count = 0, 0
 
     def add(self, what: str, *strings: str) -> None:
-        """Take room for one string, which consists of several; ``what`` names it in the error."""
+        """Count one string, the concatenation of several; ``what`` names it in the error."""
         size = sum(map(text_bytes, strings)) + 1
         if size > self._string:
             raise too_long(what, f"a string of {size} bytes, and the kernel takes {self._string}")
@@ -71,19 +71,19 @@ def argument_bytes() -> int:
 
 
 def text_bytes(text: str) -> int:
-    """The size of a text as the kernel gets it."""
+    """The size of a text in bytes, as the kernel counts it."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogateescape"))
 
 
 def too_long(what: str, why: str) -> ConfigError:
-    """The error of a text that is more than the kernel takes; its specification must change."""
+    """The error for a text that exceeds the kernel's limit; the pod's specification must change."""
     return ConfigError(f"{what[:100]}: argument list too long: {why}", permanent=True)
 
 
 def expand(
     text: str, variables: Mapping[str, str], *, what: str = "text", most: int = STRING_BYTES - 1
 ) -> str:
-    """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name stays as it is.
+    """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name is left unchanged.
 
     Used for ``value``, ``command`` and ``args``.
 
@@ -100,21 +100,21 @@ def expand(
 
 
 def expand_with(text: str, value: Callable[[str], str], *, what: str, most: int) -> str:
-    """Replace ``$(NAME)`` by what a function has for the name."""
+    """Replace ``$(NAME)`` by the result of a function."""
     end = text.rfind(")") + 1
-    pieces, left, before = [], most, 0
+    pieces, remaining, before = [], most, 0
     for match in _REFERENCE.finditer(text, 0, end):
         name = match[1]
         for piece in (text[before : match.start()], "$" if name is None else value(name)):
             pieces.append(piece)
-            left -= text_bytes(piece)
+            remaining -= text_bytes(piece)
         before = match.end()
-        if left < 0:
+        if remaining < 0:
             break
     else:
         pieces.append(text[before:end] + text[end:].replace("$$", "$"))
-        left -= text_bytes(pieces[-1])
-    if left < 0:
+        remaining -= text_bytes(pieces[-1])
+    if remaining < 0:
         raise too_long(what, f"it expands to more than {most} bytes")
     return "".join(pieces)
 
@@ -122,7 +122,7 @@ def expand_with(text: str, value: Callable[[str], str], *, what: str, most: int)
 def expand_words(
     words: Iterable[str], variables: Mapping[str, str], space: ArgumentSpace, *, what: str
 ) -> list[str]:
-    """Expand the words of a command, which together must have room."""
+    """Expand the words of a command, and count them against the limit."""
     expanded = []
     for word in words:
         expanded.append(expand(word, variables, what=what))
@@ -131,7 +131,7 @@ def expand_words(
 
 
 def subpath(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Find the path inside its volume that a mount has by ``subPath`` or ``subPathExpr``."""
+    """Return the path inside the volume that a mount sets by ``subPath`` or ``subPathExpr``."""
     path = mount.get("subPath") or ""
     if expression := mount.get("subPathExpr"):
         missing = set()

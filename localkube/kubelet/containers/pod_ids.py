@@ -1,8 +1,8 @@
-"""The users and groups of pods on the host: each pod has a range of its own, which only it uses.
+"""The uids and gids of pods on the host: each pod has a range of its own.
 
-Root of a container is the first id of its pod's range, so that it owns nothing of the host's and nothing of
-another pod's. A kubelet does the same for pods with ``hostUsers: false``. A cluster of a user who is not root
-has one id, that user's.
+Root in a container is the first id of its pod's range, so that it owns no files of the host or of other pods.
+A kubelet does the same for pods with ``hostUsers: false``. The cluster of a user who is not root has one id,
+that user's.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/
 """
@@ -22,7 +22,7 @@ class PodIds:
     """The range of each pod, kept in a file for a kubelet that restarts.
 
     Args:
-        pods: The directory that has one folder a pod, by uid.
+        pods: The directory that has one folder for each pod, by uid.
     """
 
     def __init__(self, ranges: IdRanges = IdRanges(), *, pods: Path = Path("/nonexistent")) -> None:  # noqa: B008
@@ -35,7 +35,7 @@ class PodIds:
 
     @property
     def size(self) -> int:
-        """How many ids a pod has."""
+        """The number of ids of a pod."""
         return self._ranges.size
 
     @property
@@ -57,7 +57,7 @@ class PodIds:
     def shared_with_node(self, pod: Mapping[str, Any]) -> list[str]:
         """List the namespaces that a pod shares with its node: ``net``, ``ipc``, ``pid``.
 
-        Processes only where its user cannot end the cluster's own.
+        Processes are shared only where the pod's user cannot kill the cluster's own.
         """
         fields = {"net": "hostNetwork", "ipc": "hostIPC", "pid": "hostPID"}
         shared = [name for name, field in fields.items() if pod["spec"].get(field)]
@@ -72,7 +72,7 @@ class PodIds:
         self._indices.pop(uid, None)
 
     def _free(self) -> int:
-        """Choose any free range: another cluster of this machine is likely to choose another one."""
+        """Choose a free range at random: other clusters on this machine are likely to have others."""
         in_use = set(self._indices.values())
         if len(in_use) >= self._ranges.count:
             raise RuntimeCallError("sandbox", f"all {self._ranges.count} ranges of user ids are in use")

@@ -1,7 +1,7 @@
 """One start of a container: its output goes to the log and to ``kubectl attach``, until its exit.
 
-The process itself belongs to the runtime; a kubelet that restarts attaches to it and loses nothing of what
-the previous one had read (``LogJournal``).
+The process itself belongs to the runtime; a restarted kubelet attaches to it, and loses no output that the
+previous one had read (``LogJournal``).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ DRAIN_SECONDS = 5
 
 
 class Process:
-    """A running or ended container, known by its ``identity``.
+    """A running or terminated container.
 
     Args:
         entry: The runtime's description: id, pid, started, status, ended, streams.
@@ -54,7 +54,7 @@ class Process:
             self.set_exit(entry)
 
     def set_exit(self, entry: dict[str, Any]) -> None:
-        """Record the end that the runtime reports."""
+        """Record the exit that the runtime reports."""
         if self._exit.done():
             return
         code = os.waitstatus_to_exitcode(entry["status"])
@@ -66,7 +66,7 @@ class Process:
         result = await asyncio.shield(self._exit)
         try:
             await asyncio.wait_for(self._drained.wait(), DRAIN_SECONDS)
-        except TimeoutError:  # somebody else holds its pipes open; what they hold by now is its own
+        except TimeoutError:  # another process holds its pipes open; their data is the container's
             for descriptor in list(self._open):
                 self._read(descriptor)
         self.close()
@@ -89,7 +89,7 @@ class Process:
                 await write_all(self._input, data)
 
     def end_input(self) -> None:
-        """Close our end of its stdin. The runtime has one, too."""
+        """Close our end of its stdin; the runtime has another."""
         if self._input is not None:
             os.close(self._input)
             self._input = None
@@ -113,7 +113,7 @@ class Process:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno != errno.EIO:  # so ends a terminal
+            if error.errno != errno.EIO:  # the end of a terminal
                 raise
             data = b""
         if not data:
@@ -131,7 +131,7 @@ class Process:
             self._drained.set()
 
     def close(self) -> None:
-        """Stop reading; harmless when repeated."""
+        """Stop reading; idempotent."""
         for descriptor in list(self._open):
             self._end(descriptor)
         self.end_input()

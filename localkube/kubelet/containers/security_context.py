@@ -12,9 +12,9 @@ from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
 
 Read = Callable[[str], str | None]
-# Those of the API end there; the kernel's have 32 bits, of which the last is no id.
+# The API's ids end there; the kernel's have 32 bits.
 ID_DIGITS, END_OF_IDS = 10, 1 << 31
-SECCOMP_PROFILES = "/var/lib/kubelet/seccomp"  # where a node has those of the type Localhost
+SECCOMP_PROFILES = "/var/lib/kubelet/seccomp"  # where a node has profiles of the type Localhost
 
 
 def effective(pod: Mapping[str, Any], container: Mapping[str, Any], field: str) -> Any:
@@ -30,41 +30,41 @@ def user(pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: st
         image_user: As in ``1000:100`` or ``nginx``; empty for root.
         read: Reads a file of the image.
     """
-    wanted, group = effective(pod, container, "runAsUser"), effective(pod, container, "runAsGroup")
-    name, _, image_group = ("", "", "") if wanted is not None else image_user.partition(":")
+    requested, group = effective(pod, container, "runAsUser"), effective(pod, container, "runAsGroup")
+    name, _, image_group = ("", "", "") if requested is not None else image_user.partition(":")
     refuse_root(pod, container, image_user=image_user)
-    uid, own_gid, login = _find_user(wanted, name, read)
+    uid, own_gid, login = _find_user(requested, name, read)
     if group is None:
         group = _find_group(image_group, read) if image_group else own_gid
     context = pod["spec"].get("securityContext") or {}
-    more = {*(context.get("supplementalGroups") or ())}
+    additional = {*(context.get("supplementalGroups") or ())}
     if context.get("fsGroup") is not None:
-        more.add(context["fsGroup"])
+        additional.add(context["fsGroup"])
     if login and context.get("supplementalGroupsPolicy") != "Strict":
         entries = _entries(read("/etc/group"), 4)
-        more |= {int(gid) for _, _, gid, members in entries if login in members.split(",")}
-    return UserSpec(uid, group, tuple(sorted({group, *more})))
+        additional |= {int(gid) for _, _, gid, members in entries if login in members.split(",")}
+    return UserSpec(uid, group, tuple(sorted({group, *additional})))
 
 
 def refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: str) -> None:
-    """Refuse a container that may not run as root, and would.
+    """Refuse a container with runAsNonRoot that would run as root.
 
     Raises:
-        ConfigError: In the kubelet's words.
+        ConfigError: With the kubelet's message.
     """
     if not effective(pod, container, "runAsNonRoot"):
         return
-    wanted, name = effective(pod, container, "runAsUser"), image_user.partition(":")[0]
+    requested, name = effective(pod, container, "runAsUser"), image_user.partition(":")[0]
     meta = pod["metadata"]
     where = f'(pod: "{meta["name"]}_{meta["namespace"]}({meta["uid"]})", container: {container["name"]})'
-    if wanted == 0:
+    if requested == 0:
         raise ConfigError(f"container's runAsUser breaks non-root policy {where}")
-    if wanted is None and name and not _is_id(name):
+    if requested is None and name and not _is_id(name):
         raise ConfigError(
             f"container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is "
             f"non-root {where}"
         )
-    if wanted is None and int(name or 0) == 0:
+    if requested is None and int(name or 0) == 0:
         raise ConfigError(f"container has runAsNonRoot and image will run as root {where}")
 
 
@@ -72,7 +72,7 @@ def refuse_profiles(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Non
     """Refuse profiles of the type Localhost, of seccomp and AppArmor: a local node has none.
 
     Raises:
-        ConfigError: In containerd's words.
+        ConfigError: With containerd's message.
     """
     seccomp = effective(pod, container, "seccompProfile") or {}
     armor = effective(pod, container, "appArmorProfile") or {}
@@ -90,7 +90,7 @@ def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:
     """Refuse users and groups that a pod's user namespace does not have.
 
     Args:
-        size: The ids of the namespace; with one, it has whatever number the container's user has.
+        size: The ids of the namespace; a single id has the number of the container's user.
 
     Raises:
         ConfigError: One is outside, and would be another pod's or the machine's; or has more than 31 bits.
@@ -109,9 +109,9 @@ def home_directory(uid: int, read: Read) -> str:
     return next((entry[5] for entry in _entries(read("/etc/passwd"), 7) if entry[2] == str(uid)), "") or "/"
 
 
-def _find_user(wanted: int | None, name: str, read: Read) -> tuple[int, int, str]:
-    """Return uid, the gid that the image gives it, and its name there."""
-    number = wanted if wanted is not None else int(name or 0) if _is_id(name or "0") else None
+def _find_user(requested: int | None, name: str, read: Read) -> tuple[int, int, str]:
+    """Return the uid, its gid in the image's passwd file, and its login name."""
+    number = requested if requested is not None else int(name or 0) if _is_id(name or "0") else None
     for login, _, uid, gid, *_ in _entries(read("/etc/passwd"), 7):
         if (uid == str(number)) if number is not None else (login == name):
             return int(uid), int(gid), login
@@ -152,11 +152,11 @@ def capabilities(container: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(CAPABILITIES)
     changes = context.get("capabilities") or {}
     add, drop = (_named(changes.get(change) or ()) for change in ("add", "drop"))
-    kept = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
+    names = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
     if "CAP_ALL" in drop:
-        kept = set()
-    kept = (kept | (add & set(CAPABILITIES))) - (drop - add if "CAP_ALL" in drop else drop)
-    return tuple(name for name in CAPABILITIES if name in kept)
+        names = set()
+    names = (names | (add & set(CAPABILITIES))) - (drop - add if "CAP_ALL" in drop else drop)
+    return tuple(name for name in CAPABILITIES if name in names)
 
 
 def _named(names: Iterable[str]) -> set[str]:
@@ -164,6 +164,6 @@ def _named(names: Iterable[str]) -> set[str]:
 
 
 def no_new_privileges(container: Mapping[str, Any]) -> bool:
-    """Whether programs of the image give no more privileges than the container has."""
+    """Check whether executing programs of the image must not grant privileges."""
     context = container.get("securityContext") or {}
     return context.get("allowPrivilegeEscalation") is False and not context.get("privileged")

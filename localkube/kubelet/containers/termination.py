@@ -1,7 +1,7 @@
 """Pod termination: hooks, SIGTERM, SIGKILL, and the order of a pod's containers.
 
-The grace period is one for everything: the preStop hook, the wait for one's turn, the time after SIGTERM.
-Sidecars end after the containers that they serve, in the reverse of the order in which they were started.
+The grace period covers everything: the preStop hook, the wait for other containers, the time after SIGTERM.
+Sidecars are stopped after the containers that they serve, in the reverse order of their start.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
 """
@@ -16,7 +16,7 @@ from localkube.kubelet.containers.process import Process
 from localkube.kubelet.status.restart_policy import is_sidecar
 from localkube.tasks import wait_for_first
 
-# What is left at least after hooks and waiting have used up the time, as in the kubelet.
+# The minimum after hooks and waiting have used up the grace period, as in the kubelet.
 LEAST_SECONDS = 2.0
 Kill = Callable[[Process, int], Awaitable[None]]
 
@@ -56,23 +56,23 @@ async def end(
     after: Iterable[Process] = (),
     stop_signal: int = signal.SIGTERM,
 ) -> None:
-    """End a container: its hook, its turn, its stop signal, and after the rest of ``grace`` SIGKILL."""
+    """Terminate a container: its hook, the wait for others, its stop signal, and SIGKILL after ``grace``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace
     if grace > 0 and hook:
         await _within(process, deadline, hook())
-    later = list(after)
-    if grace > 0 and later:
-        await _within(process, deadline, asyncio.gather(*(process_before.wait() for process_before in later)))
+    predecessors = list(after)
+    if grace > 0 and predecessors:
+        await _within(process, deadline, asyncio.gather(*(earlier.wait() for earlier in predecessors)))
     if grace > 0 and process.running:
-        if hook or later:
+        if hook or predecessors:
             deadline = max(deadline, loop.time() + LEAST_SECONDS)
         await kill(process, stop_signal)
     await end_by(process, deadline, kill=kill)
 
 
 async def end_by(process: Process, deadline: float, *, kill: Kill) -> None:
-    """Wait until a process has ended, and kill it when ``deadline``, of the loop's clock, has come."""
+    """Wait until a process has ended, and kill it at ``deadline``, of the loop's clock."""
     try:
         async with asyncio.timeout_at(deadline):
             await process.wait()

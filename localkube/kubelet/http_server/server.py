@@ -1,7 +1,7 @@
 """The kubelet's HTTPS API, which the API server calls; one listener for all nodes.
 
 A client needs a certificate of the cluster's CA with the API server's name; metrics-server may read its
-metrics. Errors are the kubelet's sentences in plain text, because kubectl shows them. ``run`` answers 501.
+metrics. Errors are the kubelet's messages in plain text, because kubectl shows them. ``run`` answers 501.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ class KubeletServer:
     """Serves the kubelet's API; an async context manager.
 
     Args:
-        component_log: Returns the log of a pod, by namespace and name, that is a program of the cluster.
-        clients: The addresses from which it is connected to, None for any; others are reset before anything
-            is read from them or allocated for them.
+        component_log: Returns the log of a component's pod, by namespace and name.
+        clients: The addresses that may connect, None for any; connections from others are reset before
+            anything is read from them or allocated for them.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class KubeletServer:
             return False
 
     async def _connect(self, client: socket.socket) -> None:
-        """Hand a connection to the server once its handshake is done; one that is late or fails is closed."""
+        """Pass a connection to the server once its TLS handshake is done; close it on failure or timeout."""
         client.setblocking(False)
         assert self._runner.server is not None
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class KubeletServer:
 
     @web.middleware
     async def _fair(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Refuse what one namespace begins or holds beyond its share: logs, exec, attach and port-forward."""
+        """Refuse streams beyond a namespace's share: logs, exec, attach and port-forward."""
         namespace = request.match_info.get("namespace")
         if namespace is None:
             return await handler(request)
@@ -210,7 +210,7 @@ class KubeletServer:
 
 
 def stream_shares() -> Shares:
-    """Count streams by namespace; they may have an eighth of this process's descriptors, at two for each."""
+    """Create the shares of namespaces in streams: an eighth of this process's descriptors, two for each."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(LEAST_STREAMS, min(MOST_STREAMS, limit // 8))
     return Shares(most, of_client=most // 4)

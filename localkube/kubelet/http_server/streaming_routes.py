@@ -1,7 +1,7 @@
 """The kubelet's streaming routes: exec, attach and port-forward, by WebSocket.
 
-The API server passes WebSockets on to nodes that declare ``ExtendWebSocketsToKubelet``. Port-forwards may
-be in SPDY as well; exec and attach in SPDY are refused.
+The API server passes WebSockets on to nodes that declare ``ExtendWebSocketsToKubelet``. Port-forward may use
+SPDY as well; exec and attach over SPDY are refused.
 """
 
 import contextlib
@@ -138,12 +138,12 @@ class Streams:
 
 def _ports(texts: Sequence[str]) -> list[int]:
     """The ports that a client library requests; kubectl names them inside its tunnel."""
-    words = [word for text in texts for word in text.split(",")]
-    valid = all(map(is_port, words))
-    if not valid or len(words) > 128:
-        text = f"cannot forward to ports {', '.join(words)}: name at most 128, each between 1 and 65535"
+    ports = [port for text in texts for port in text.split(",")]
+    valid = all(map(is_port, ports))
+    if not valid or len(ports) > 128:
+        text = f"cannot forward to ports {', '.join(ports)}: name at most 128, each between 1 and 65535"
         raise web.HTTPBadRequest(text=text)
-    return [int(word) for word in words]
+    return [int(port) for port in ports]
 
 
 def _sender(command: RemoteCommand, stream: str) -> Any:
@@ -154,7 +154,7 @@ def _sender(command: RemoteCommand, stream: str) -> Any:
 
 
 class AttachSession:
-    """A client attached to a container's stdin, which ends with the client only with ``stdinOnce``."""
+    """A client attached to a container's stdin, which with ``stdinOnce`` is closed when the client leaves."""
 
     def __init__(self, process: Process, *, once: bool, end_input: Callable[[Process], None]) -> None:
         self._process, self._once, self._end_input = process, once, end_input

@@ -1,4 +1,4 @@
-"""What an image decides about a container, whether it was pulled or something stands in for it."""
+"""The configuration that a container takes from its image, a pulled one or a stand-in."""
 
 import os
 import re
@@ -18,14 +18,14 @@ class ResolvedImage:
     """An image as a container's specification needs it.
 
     Attributes:
-        name: As the container's status shows it.
-        id: The digest by which it can be pulled again; of a stand-in, what it is.
+        name: The name shown in the container's status.
+        id: The digest by which it can be pulled again; a description for a stand-in.
         user: USER, as in ``1000:100`` or ``nginx``; empty for root.
         layers: Names of the layers in ``store``, the lowest first; none for a stand-in, which runs on the
             host's file system.
         store: The directory of the layers.
         copy: A copy of the image's files for this container alone, where layers cannot be mounted.
-        provides: Words by which the image calls the program of a stand-in, and
+        provides: Command names by which the image calls the program of a stand-in, and
         program: the command of that program on this machine.
         files: A folder of this machine that a stand-in has at ``directory``.
         program_directory: A folder in which the program has its usual name, for PATH.
@@ -95,9 +95,9 @@ HIDDEN = b"\0hidden"
 
 
 def _read_in_layer(root: Path, parts: Sequence[str]) -> bytes | None:
-    """Read a file of one layer; ``HIDDEN`` if the layer hides what lower ones have, None if it says nothing.
+    """Read a file of one layer; ``HIDDEN`` if the layer hides lower ones' files, None if it lacks the path.
 
-    Nothing is followed: a link in an image may lead anywhere.
+    No symlink is followed: in an image it may lead anywhere.
     """
     opaque = False
     place = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -116,7 +116,7 @@ def _read_in_layer(root: Path, parts: Sequence[str]) -> bytes | None:
             return stream.read(MOST_BYTES)
     except FileNotFoundError:
         return HIDDEN if opaque else None
-    except OSError:  # a whiteout or a link in the way, or a file that is closed to us
+    except OSError:  # a whiteout or a symlink on the path, or a file that we may not read
         return HIDDEN
     finally:
         os.close(place)

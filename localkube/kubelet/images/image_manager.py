@@ -1,7 +1,7 @@
-"""The images of containers: found in the store, pulled, or replaced by what stands in for them.
+"""The images of containers: found in the store, pulled, or replaced by a stand-in.
 
-Reasons, Events and the back-off are the kubelet's. The kit's own image is not pulled, unless that is asked
-for; another one is, and falls back to its stand-in where no registry answers.
+Reasons, Events and the back-off are the kubelet's. The kit's own image is pulled only on request; any other
+image is pulled, and replaced by its stand-in where no registry answers.
 
 Source: https://kubernetes.io/docs/concepts/containers/images/
 """
@@ -54,22 +54,22 @@ NO_PULL_SECRET = (
 )
 ANNOTATION = "trainyard/images"
 FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 10.0, 300.0
-# How long a registry that did not answer is not asked again for images that have a stand-in; twice as long
-# each time, because the next container waits for as long as a connection may take.
+# How long a registry that did not answer is not contacted for images that have a stand-in; it doubles each
+# time, because the next container waits for the connection's timeout.
 UNREACHABLE_SECONDS, LONGEST_UNREACHABLE_SECONDS = 60.0, 1800.0
-# Of a namespace, and of all: a pull by a slow registry takes its place for as long as it goes on.
+# Of a namespace, and of all: a pull from a slow registry occupies a slot for as long as it takes.
 PULLS_OF_NAMESPACE, PULLS_AT_ONCE, PULL_SECONDS = 3, 24, 1800.0
 REMEMBERED_REGISTRIES = 1024
-# The kubelet's imageGCHighThresholdPercent and imageGCLowThresholdPercent, and how often it looks.
+# The kubelet's imageGCHighThresholdPercent and imageGCLowThresholdPercent, and the interval of its checks.
 HIGH_SHARE, LOW_SHARE, GARBAGE_SECONDS = 0.85, 0.80, 300.0
 LINE_BYTES = 16 << 20
-# Why a stand-in is taken: no registry answers; or any reason, for what a page lets its readers build.
+# Why a stand-in is used: no registry answers; or any reason, for images that readers build themselves.
 UNREACHABLE = ("unreachable",)
 ANY_REASON = ("unreachable", "unauthorized", "notfound", "ratelimited", "registry", "deadline")
 
 
 class PullError(Exception):
-    """An image could not be pulled; ``reason`` is the puller's word for why."""
+    """An image could not be pulled; ``reason`` is the image service's error code."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class _BackOff:
 
 @dataclass(frozen=True)
 class ImageService:
-    """What pulls images, on the host (``controlplane/image_service.py``); ``socket`` is its path."""
+    """The service that pulls images, on the host (``controlplane/image_service.py``), by its socket."""
 
     socket: str
 
@@ -112,8 +112,8 @@ class ImageService:
             with short_name(Path(self.socket)) as name:
                 reader, writer = await asyncio.open_unix_connection(name, limit=LINE_BYTES)
             with contextlib.closing(writer):
-                words = [verb, "--store", str(private_dir(images_dir())), *arguments]
-                writer.write(json.dumps({"arguments": words, "input": content}).encode() + b"\n")
+                argv = [verb, "--store", str(private_dir(images_dir())), *arguments]
+                writer.write(json.dumps({"arguments": argv, "input": content}).encode() + b"\n")
                 async for line in reader:
                     event = json.loads(line)
                     if event.get("event") == "exit":
@@ -132,9 +132,9 @@ class ImageManager:
     """The images of all containers of a node.
 
     Args:
-        secret: Reads a Secret of a pod's namespace, by the pod and its name; None where there is none.
-        programs: What stands in for images that are not pulled.
-        service: Pulls the others; without it, all have a stand-in.
+        secret: Reads a Secret of a pod's namespace, by the pod and its name; None if it does not exist.
+        programs: The programs of stand-ins, for images that are not pulled.
+        service: Pulls images; without it, all images have stand-ins.
         mode: For pods that do not choose by the annotation ``trainyard/images``: ``stand-in``, ``pull``, or
             ``auto``, which pulls all but the kit's own image, where a registry answers.
         overlay: Layers can be mounted; otherwise a container gets a copy of its image.
@@ -149,7 +149,7 @@ class ImageManager:
         mode: str = STAND_IN,
         overlay: bool = True,
     ) -> None:
-        # By node: each writes Events with the rights of its own.
+        # By node: each node writes its own Events, with its own credentials.
         self.recorders: dict[str, EventRecorder] = {}
         self._secret = secret
         self._programs, self._service = programs or Programs(), service
@@ -158,17 +158,17 @@ class ImageManager:
         self._back_offs: dict[tuple[str, str], _BackOff] = {}
         self._unreachable: dict[str, _BackOff] = {}
         self._pulling: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
-        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._room = asyncio.Semaphore(PULLS_AT_ONCE)
+        self._namespace_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._slots = asyncio.Semaphore(PULLS_AT_ONCE)
 
     async def get(self, pod: Object, container: Object, *, used_by: Path) -> ResolvedImage:
         """Get the image of a container that is about to start.
 
         Args:
-            used_by: Exists as long as the container needs the image's layers.
+            used_by: A path that exists as long as the container needs the image's layers.
 
         Raises:
-            ConfigError: It cannot be had yet, with the kubelet's reason: ErrImagePull, ImagePullBackOff.
+            ConfigError: It is not available yet; with the kubelet's reason: ErrImagePull, ImagePullBackOff.
         """
         reference = container["image"]
         entry = stand_in(reference)
@@ -208,7 +208,7 @@ class ImageManager:
         return ""
 
     def forget(self, uid: str) -> None:
-        """Forget the back-offs of a pod that is gone."""
+        """Forget the back-offs of a deleted pod."""
         for key in [key for key in self._back_offs if key[0] == uid]:
             del self._back_offs[key]
 
@@ -294,15 +294,15 @@ class ImageManager:
 
     async def _pull(self, pod: Object, container: Object, name: str) -> dict[str, Any]:
         auths, namespace = await self._credentials(pod), pod["metadata"]["namespace"]
-        began = time.monotonic()
+        queued = time.monotonic()
         lock = self._pulling.setdefault((namespace, name, json.dumps(auths)), asyncio.Lock())
-        room = self._rooms.setdefault(namespace, asyncio.Semaphore(PULLS_OF_NAMESPACE))
+        slots = self._namespace_slots.setdefault(namespace, asyncio.Semaphore(PULLS_OF_NAMESPACE))
         self._record(pod, container, "Pulling", f'Pulling image "{container["image"]}"')
-        async with lock, room, self._room:
+        async with lock, slots, self._slots:
             started = time.monotonic()
             record = await self._pull_in_time(name, auths)
         now = time.monotonic()
-        took = f"in {_seconds(now - started)} ({_seconds(now - began)} including waiting)"
+        took = f"in {_seconds(now - started)} ({_seconds(now - queued)} including waiting)"
         size = f"Image size: {record['size']} bytes."
         message = f'Successfully pulled image "{container["image"]}" {took}. {size}'
         self._record(pod, container, "Pulled", message)
@@ -398,7 +398,7 @@ class ImageManager:
         return program
 
     def _not_found(self, pod: Object, container: Object, why: str) -> ConfigError:
-        """As for a pull that fails; the lookup is cheap, so that it is tried again with each attempt."""
+        """Report it as a failed pull; the lookup is cheap, so it is repeated at each attempt."""
         image, key = container["image"], (pod["metadata"]["uid"], container["image"])
         if key not in self._back_offs:
             self._back_offs[key] = _BackOff(why, 0.0, 0.0)
@@ -441,7 +441,7 @@ def _stored(reference: str) -> bool:
 
 
 def _keep(digest: str, used_by: Path) -> None:
-    """Make a container's link to an image of the store, while nothing is pruned."""
+    """Create a container's link to an image of the store, while pruning is locked out."""
     used_by.mkdir(mode=0o700, parents=True, exist_ok=True)
     images, users = images_dir() / "images", images_dir() / "users"
     with (images_dir() / "lock").open("a") as lock:

@@ -1,7 +1,7 @@
-"""Where the programs of known images are on this machine, as the commands that run them.
+"""Find the programs of known images on this machine, as the commands that run them.
 
-An entry of the table names its program; here is what that means: a program of the cache, a script of ours,
-the host's own, or one of the control plane's. What is missing says how it is obtained.
+An entry of the table names its program, which is found here: in the cache, among the kit's scripts, on the
+host, or in the control plane. The error for a missing program says how to obtain it.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from localkube.controlplane.recipes import RECIPES
 from localkube.paths import cache_dir
 
 STAND_INS = Path(__file__).parent / "standins"
-# What containers of small images call, as BusyBox in their image does it, and this machine's may not.
+# Programs that containers of small images call, which behave as BusyBox's do and this machine's may not.
 APPLETS = STAND_INS / "applets"
 SCRIPTS = {"nginx": "static_server.py", "cuda-vectoradd": "vector_add.py"}
 FROM_THE_HOST = {"curl": "install curl on this machine: apt-get install curl"}
-# What pods call of BusyBox's programs, and a machine may lack.
+# Programs of BusyBox that pods call, and a machine may lack.
 _APPLETS = "telnet httpd wget traceroute vi ftpget ftpput tftp busybox"
 APPLET_NAMES = frozenset(_APPLETS.split())
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ProgramNotFound(Exception):
-    """A program is not on this machine; the text says what to do."""
+    """A program is not on this machine; the message says how to obtain it."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Program:
 
     Attributes:
         argv: The command, to which arguments are appended.
-        directory: A folder in which it has its usual name, for PATH; empty where it has none.
-        origin: Where it comes from, in a word or two.
+        directory: A folder in which it has its usual name, for PATH; empty if there is none.
+        origin: Where it comes from, in a few words.
     """
 
     argv: tuple[str, ...]
@@ -116,9 +116,9 @@ def busybox() -> str:
 def applets_directory(program: str) -> str:
     """Make a directory with BusyBox's programs by its own names, and the kit's in place of some.
 
-    The shell and nslookup are not BusyBox's: a later release's nslookup fails where one search domain of
-    several has no answer, by which operators' init containers look up a master, and its shell calls no other
-    one. Its nc may lack -z, and its ping needs a right that pods do not have. Every user may enter it.
+    The shell and nslookup are not BusyBox's: a later release's nslookup, with which operators' init
+    containers look up a master, fails when one of several search domains has no answer, and its shell always
+    runs its own. Its nc may lack -z, and its ping a capability. Every user may enter the directory.
     """
     stamp = f"{os.stat(program).st_mtime_ns:x}" if program else "none"
     folder = cache_dir() / "programs" / f"applets-{stamp}-{_digest(APPLETS)}"
@@ -140,11 +140,11 @@ def applets_directory(program: str) -> str:
 
 
 def copy_into(folder: Path, name: str, program: Path) -> None:
-    """Copy a program into a folder, whole or not at all."""
-    aside = folder / f".{name}.{os.getpid()}"
-    shutil.copyfile(program, aside)
-    aside.chmod(0o755)
-    aside.replace(folder / name)
+    """Copy a program into a folder, atomically."""
+    temporary = folder / f".{name}.{os.getpid()}"
+    shutil.copyfile(program, temporary)
+    temporary.chmod(0o755)
+    temporary.replace(folder / name)
 
 
 def _digest(folder: Path) -> str:
@@ -171,16 +171,16 @@ def _named(name: str, argv: tuple[str, ...]) -> str:
 
 
 def _script(name: str, text: str) -> str:
-    """Write a program that each user of a pod may run, and return its directory; empty where that fails."""
+    """Write a script that each user of a pod may run, and return its directory; empty on failure."""
     folder = cache_dir() / "programs" / f"named-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
         if not (folder / name).exists() or folder.stat().st_mode & 0o777 != 0o755:
             folder.mkdir(parents=True, exist_ok=True)
-            aside = folder / f".{name}.{os.getpid()}"
-            aside.write_text(text)
-            aside.chmod(0o755)
-            aside.replace(folder / name)
+            temporary = folder / f".{name}.{os.getpid()}"
+            temporary.write_text(text)
+            temporary.chmod(0o755)
+            temporary.replace(folder / name)
             folder.chmod(0o755)
     except OSError:
-        return ""  # the name alone is lost: the entry point works
+        return ""  # only the usual name is missing: the entry point works
     return str(folder)

@@ -1,9 +1,9 @@
 """Stand-ins for container images: the host's file system, and for known images their entry point.
 
-``images.toml`` is the table; here is how an image finds its entry. A container that names its command runs it
-on any image; one that does not needs an entry, because nothing else knows what the image would have run.
+``images.toml`` is the table; this module matches images to its entries. A container with a command runs it on
+any image; one without a command needs an entry, because the image's own command is not known otherwise.
 
-Pure. Where the programs of the table lie on this machine is in ``image_programs.py``.
+Pure. ``image_programs.py`` finds the table's programs on this machine.
 """
 
 import os
@@ -26,7 +26,7 @@ STAND_IN, PULL, AUTO = IMAGE_MODES = "stand-in", "pull", "auto"
 class StandIn:
     """An entry of the table; ``images.toml`` says what each field means.
 
-    ``known`` is False for what the table lacks.
+    ``known`` is False for an image without an entry.
     """
 
     match: tuple[str, ...] = ()
@@ -49,18 +49,18 @@ class StandIn:
     known: bool = True
 
     def replaces(self, image: str) -> bool:
-        """Tell whether this stands in for an image that is not in the store, without asking a registry.
+        """Check whether this replaces an image that is not in the store, without contacting a registry.
 
-        Only for the kit's own, by its own name: every other image is pulled where it can be.
+        Only for the kit's own image, by its own name: every other image is pulled if possible.
         """
         repository, _ = split(image)
         return self.own and repository in self.match and registry(image) in HUB
 
     def is_preferred_to(self, image: str) -> bool:
-        """Tell whether this stands in for an image that its registry refuses as well, or does not have.
+        """Check whether this also replaces an image that its registry refuses, or does not have.
 
-        Of what PyTorch publishes, only for its own registries: elsewhere it is somebody's image. What a file
-        of ``TRAINYARD_STAND_INS`` names, its readers build under any.
+        PyTorch's images only from its own registries: elsewhere an image of that name is another one. Those
+        in a file of ``TRAINYARD_STAND_INS`` from any registry, because readers build them under any name.
         """
         return self.preferred and (self.own or bool(self.files) or registry(image) in PUBLISHED)
 
@@ -116,7 +116,7 @@ def split(image: str) -> tuple[str, str]:
 
 
 def registry(image: str) -> str:
-    """Return what stands before the repository: nothing, or a registry and a slash."""
+    """Return the part before the repository: empty, or a registry and a slash."""
     return image.partition(split(image)[0])[0]
 
 
@@ -132,7 +132,7 @@ def stand_in(image: str) -> StandIn:
 
 
 def missing_tag(image: str) -> str:
-    """Explain that Docker Hub has no such tag of a known repository; empty if it has, or may have."""
+    """Explain that Docker Hub has no such tag of a known repository; empty if it has, or might have it."""
     repository, tag = split(image)
     known = stand_in(image)
     if not known.hub_tags or registry(image) not in HUB or "@" in image or re.fullmatch(known.hub_tags, tag):

@@ -1,4 +1,4 @@
-"""The table of images for people: stand-ins, their limits, and whether they are installed."""
+"""The table of images as a listing: stand-ins, their limits, and whether they are installed."""
 
 import sys
 from pathlib import Path
@@ -56,9 +56,9 @@ def _control_plane() -> dict[str, tuple[str, ...]]:
 
 
 def write(path: Path) -> None:
-    """Put the table in place of the one that ``path`` has, or at its end."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(HEAD)
-    after = rest.partition("\n\n")[2]
+    """Replace the table in the file ``path``, or append it."""
+    before, _, table_on = path.read_text(encoding="utf-8").partition(HEAD)
+    after = table_on.partition("\n\n")[2]
     path.write_text(f"{before}{document()}" + (f"\n{after}" if after else ""), encoding="utf-8")
 
 

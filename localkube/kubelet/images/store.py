@@ -1,4 +1,4 @@
-"""Read the store of pulled images: which image a reference names, and what its record says.
+"""Read the store of pulled images: resolve references, and read the images' records.
 
 The store is written by the control plane's program (`images` of ``controlplane``), one for all clusters of a
 user. A record is the JSON file ``images/<hex of the config's digest>.json``; ``names/`` has a symbolic link
@@ -29,14 +29,14 @@ _IDENTIFIER = re.compile(r"(?:sha256:)?([a-f0-9]{64})")
 
 
 class InvalidReference(ValueError):
-    """A text is no reference to an image; the text says why."""
+    """A text is not a valid image reference; the message says why."""
 
 
 def normalize(reference: str) -> str:
-    """Write a reference in full: with its registry, and with a digest or else a tag.
+    """Normalize a reference: with its registry, and a digest or else a tag.
 
-    Source: https://github.com/distribution/reference, whose rules these are; as in containerd
-    a tag is left out where there is a digest as well.
+    Source: the rules of https://github.com/distribution/reference; as in containerd, a tag beside a digest
+    is dropped.
 
     Example:
         >>> normalize("busybox"), normalize("localhost:5000/a/b:1")

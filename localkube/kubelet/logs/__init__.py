@@ -1,1 +1,1 @@
-"""Containers' logs: written in the CRI's format, bounded, read back, followed."""
+"""Container logs: write them in the CRI's format, rotate, read and follow them."""

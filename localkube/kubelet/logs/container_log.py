@@ -1,10 +1,10 @@
 """Container logs on disk, in the CRI's format, rotated by size.
 
 ``LogWriter`` turns the bytes of a pipe into entries ``<RFC3339Nano> <stdout|stderr> <F|P> <content>``: F ends
-a line, P is a part of one. A part is written as it arrives, so that a progress bar without newlines is seen.
+a line, P is a partial line. A part is written as it arrives, so that a progress bar without newlines shows.
 
 ``0.log`` is the newest file of run 0; ``0.log.1``, ``0.log.2`` … are older ones. The kubelet compresses
-rotated files and never shows them again; here they stay readable, because a run's metrics are read from its
+rotated files and no longer serves them; here they remain readable, because a run's metrics are read from its
 whole log.
 
 ``LogJournal`` makes output survive a killed kubelet. The kernel moves bytes from a pipe into the journal in
@@ -30,8 +30,8 @@ class LogLimits:
     """The size limits of one run's log; the kubelet's containerLogMaxSize and containerLogMaxFiles.
 
     Attributes:
-        bytes: Of one file, which ends at the next end of a line.
-        files: Of one run, the newest.
+        bytes: Of one file, which is rotated at the next end of a line.
+        files: Files of one run that are kept.
     """
 
     bytes: int = 10 * 1024 * 1024
@@ -47,11 +47,11 @@ def segments(path: Path) -> list[Path]:
 
 
 def rotate(path: Path, *, keep: int) -> None:
-    """Rename the newest file, and remove the oldest ones so that ``keep`` renamed ones stay."""
-    aside = [name for name in segments(path) if name != path]
-    number = _number(aside[-1]) + 1 if aside else 1
+    """Rename the newest file, and remove the oldest ones so that ``keep`` renamed ones remain."""
+    rotated = [name for name in segments(path) if name != path]
+    number = _number(rotated[-1]) + 1 if rotated else 1
     path.rename(path.with_name(f"{path.name}.{number}"))
-    for name in aside[: max(0, len(aside) + 1 - keep)]:
+    for name in rotated[: max(0, len(rotated) + 1 - keep)]:
         name.unlink()
 
 
@@ -79,7 +79,7 @@ class UnwrittenOutput:
     """Output that a killed kubelet took from a pipe and may not have written in full.
 
     Attributes:
-        size: The log's newest file before it.
+        size: The size of the log's newest file before it.
     """
 
     size: int
@@ -95,7 +95,7 @@ class LogJournal:
         self._file = descriptor
 
     def move(self, pipe: int, *, stream: str, size: int, time: int) -> bytes:
-        """Move a pipe's content into the empty journal and return it; nothing at the pipe's end."""
+        """Move a pipe's content into the empty journal and return it; empty at EOF."""
         os.pwrite(self._file, HEADER.pack(size, time, STREAMS.index(stream)), 0)
         count = os.splice(pipe, self._file, PIPE_BLOCK, offset_dst=HEADER.size, flags=os.SPLICE_F_NONBLOCK)
         return os.pread(self._file, count, HEADER.size)
@@ -104,7 +104,7 @@ class LogJournal:
         os.ftruncate(self._file, 0)
 
     def unwritten(self) -> UnwrittenOutput | None:
-        """Read what was moved and not cleared."""
+        """Read output that was moved but not cleared."""
         count = os.fstat(self._file).st_size - HEADER.size
         if count <= 0:
             return None
@@ -142,12 +142,12 @@ def parse_timestamp(text: str) -> bytes:
 class LogWriter:
     """Append one container's output to its log; made by ``LogFiles.open``.
 
-    On a full disk output is lost, which is reported once, and the container runs on. The file always ends
-    with a whole entry.
+    On a full disk output is lost, which is reported once, and the container continues. The file always ends
+    with a complete entry.
 
     ``path`` is the newest file; it is created with the first output. ``wrote`` is called after each write
-    with the text and the position of its end, and with nothing and None when less was written, and after the
-    close. ``lost`` is called with the first error.
+    with the text and the position of its end, or with an empty text and None after an incomplete write and
+    after ``close``. ``lost`` is called with the first error.
     """
 
     def __init__(
@@ -172,20 +172,20 @@ class LogWriter:
         self._journal: LogJournal | None = None
 
     def resume(self, journal: LogJournal) -> None:
-        """Take a container's journal, and write what a killed kubelet has left in it."""
+        """Adopt a container's journal, and write the output that a killed kubelet has left in it."""
         self._journal = journal
-        left = journal.unwritten()
-        if left is None:
+        unwritten = journal.unwritten()
+        if unwritten is None:
             return
         if self._ready():
-            self._cut_back(left.size)
-        self.feed(left.stream, left.data, at=left.time)
+            self._truncate(unwritten.size)
+        self.feed(unwritten.stream, unwritten.data, at=unwritten.time)
 
     def copy_pipe(self, stream: str, pipe: int) -> bytes:
-        """Write a pipe's content and return it; nothing at the pipe's end.
+        """Write a pipe's content and return it; empty at EOF.
 
         Raises:
-            BlockingIOError: It holds nothing now.
+            BlockingIOError: The pipe is empty.
         """
         now = self._clock()
         if self._journal and self._ready():
@@ -196,35 +196,35 @@ class LogWriter:
         return data
 
     def feed(self, stream: str, data: bytes, *, at: int | None = None) -> None:
-        """Write what was read from ``stream`` in one system call; ``at`` is its time in ns, else now."""
+        """Write output read from ``stream`` in one system call; ``at`` is its time in ns, by default now."""
         if not data or self.closed:
             return
         head = b"%s %s " % (timestamp(self._clock() if at is None else at), stream.encode())
         full, part = head + b"F ", head + b"P "
         end = data.rfind(b"\n") + 1
-        lines, rest = data[:end], data[end:]
+        lines, partial = data[:end], data[end:]
         entries: list[bytes] = []
         if lines and _fit(lines):
             entries += (full, lines[:-1].replace(b"\n", b"\n" + full), b"\n")
         elif lines:
             for line in lines[:-1].split(b"\n"):
                 entries += (full, _cut(line, part, entries), b"\n")
-        if rest:
-            entries += (part, _cut(rest, part, entries), b"\n")
+        if partial:
+            entries += (part, _cut(partial, part, entries), b"\n")
         try:
             self._write(b"".join(entries))
-            # Before the rotation: what is in the journal belongs to the newest file.
+            # Before the rotation: the journal's content belongs to the newest file.
             self._clear_journal()
             self._wrote(data, (self._inode, self._size))
-            # A line that never ends does not keep the file from ending.
-            if self._size >= self._limits.bytes * (2 if rest else 1):
+            # Even a line that never ends does not prevent the rotation.
+            if self._size >= self._limits.bytes * (2 if partial else 1):
                 self._rotate()
         except OSError as error:
             self._clear_journal()
             self._fail(error)
 
     def close(self) -> None:
-        """End the log, and with it its followers. Safe to repeat."""
+        """Close the log, which ends its followers. Idempotent."""
         if not self.closed:
             self._close_file()
             if self._journal:
@@ -257,15 +257,15 @@ class LogWriter:
                 view = view[written:]
         except OSError:
             if self._size > before:
-                self._cut_back(before)
+                self._truncate(before)
             raise
 
     def _ready(self) -> bool:
-        """Open the file if need be; False where that fails."""
+        """Open the file if necessary; False on failure."""
         try:
             if self._file is None:
                 self._open_file()
-        except OSError:  # told when it is written to
+        except OSError:  # reported when it is written to
             return False
         return True
 
@@ -282,9 +282,9 @@ class LogWriter:
         start = max(0, self._size - LONGEST_ENTRY)
         tail = os.pread(self._file, LONGEST_ENTRY, start)
         if tail and not tail.endswith(b"\n"):
-            self._cut_back(start + tail.rfind(b"\n") + 1)
+            self._truncate(start + tail.rfind(b"\n") + 1)
 
-    def _cut_back(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         """Truncate the newest file to ``size`` bytes."""
         if self._file is not None and size < self._size:
             os.ftruncate(self._file, size)

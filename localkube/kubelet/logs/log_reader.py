@@ -1,8 +1,8 @@
-"""Read logs: all of it, the last lines, what is newer than a time, and what comes.
+"""Read logs: all of one, its last lines, the lines since a time, and new output.
 
 The kubelet reads in its own thread, because logs are in the page cache. A follower that has caught up with
-the file gets output straight from the writer; one that falls behind goes back to the file, so that the memory
-for it is bounded and containers never wait for readers.
+the file gets output directly from the writer; one that falls behind reads the file again, so that its memory
+is bounded and containers never wait for readers.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class LogSubscription:
         self.listens, self._behind, self._end = True, False, None
         self._changed.clear()
 
-    def hear(self, text: bytes, end: LogPosition | None) -> None:
-        """Take what was written; ``end`` is its position in the file, None if not all was written."""
+    def feed(self, text: bytes, end: LogPosition | None) -> None:
+        """Receive written output; ``end`` is its position in the file, None if not all was written."""
         self._changed.set()
         if not self.listens or self._behind:
             return
@@ -57,7 +57,7 @@ class LogSubscription:
     def drain(self) -> tuple[bytes, LogPosition | None]:
         """Return the output since the last call, and the position of its end (None before the first).
 
-        ``listens`` tells afterwards whether more will be delivered.
+        Afterwards, ``listens`` is true if more will be delivered.
         """
         text = b"".join(self._texts)
         self._texts.clear()
@@ -98,7 +98,7 @@ class LogFiles:
             self._writers[path] = LogWriter(
                 path,
                 limits=self._limits,
-                wrote=lambda text, end: self._tell(path, text, end),
+                wrote=lambda text, end: self._publish(path, text, end),
                 lost=lambda error: self.on_loss(path, error),
             )
         return self._writers[path]
@@ -118,16 +118,16 @@ class LogFiles:
             if not self._followers[path]:
                 del self._followers[path]
 
-    def _tell(self, path: Path, text: bytes, end: LogPosition | None) -> None:
+    def _publish(self, path: Path, text: bytes, end: LogPosition | None) -> None:
         writer = self._writers.get(path)
         if writer and writer.closed:
             del self._writers[path]
         for follower in self._followers.get(path, ()):
-            follower.hear(text, end)
+            follower.feed(text, end)
 
 
 BLOCK = 256 * 1024
-# ``<30 characters of time> <stdout|stderr> <F|P> ``: what comes before the content is always as long.
+# ``<30 characters of time> <stdout|stderr> <F|P> ``: the prefix of the content has a fixed length.
 CONTENT, TAG = 40, slice(37, 40)
 FULL, PART = b" F ", b" P "
 
@@ -137,10 +137,10 @@ class LogOptions:
     """The fields of ``v1.PodLogOptions``.
 
     Args:
-        tail_lines: Only so many lines of the end; all of them if None.
-        since: Only what was written at this ``timestamp`` or later.
-        timestamps: Begin each line with the time of its first part.
-        limit_bytes: Stop after so many bytes, be it in the middle of a line.
+        tail_lines: Only this number of lines from the end; None for all.
+        since: Only output written at this ``timestamp`` or later.
+        timestamps: Prefix each line with the time of its first part.
+        limit_bytes: Stop after this number of bytes, even in the middle of a line.
     """
 
     follow: bool = False
@@ -153,7 +153,7 @@ class LogOptions:
 async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> AsyncGenerator[bytes]:
     """Yield the container's output, byte for byte.
 
-    Without ``follow`` it ends at the present end. Close the generator (``contextlib.aclosing``) to stop
+    Without ``follow`` it stops at the current end. Close the generator (``contextlib.aclosing``) to stop
     following. A log that was never written is empty.
     """
     with _Source(path, options) as source, files.follow(path) as follower:
@@ -163,7 +163,7 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
                 await follower.wait()
                 text, end = follower.drain()
                 if not follower.listens and end:
-                    source.go_to(end)
+                    source.seek(end)
                 if text := output.limited(text):
                     yield text
                 continue
@@ -199,7 +199,7 @@ class _Source:
             file.close()
 
     def read(self) -> bytes:
-        """Read the next block; empty where there is none yet."""
+        """Read the next block; empty if there is none yet."""
         while self._files:
             file, is_last = self._files[0], len(self._files) == 1
             size = BLOCK if self._follow or not is_last else max(0, min(BLOCK, self._end - file.tell()))
@@ -212,9 +212,9 @@ class _Source:
             return self.read()
         return b""
 
-    def go_to(self, place: LogPosition) -> None:
+    def seek(self, position: LogPosition) -> None:
         """Continue at a position; in the oldest file if that position's file was removed."""
-        inode, offset = place
+        inode, offset = position
         for file in self._files:
             file.close()
         self._files = deque(FileIO(name) for name in segments(self._path))
@@ -255,14 +255,14 @@ class _Output:
     def __init__(self, options: LogOptions) -> None:
         self._since = options.since
         self._timestamps = options.timestamps
-        self._left = options.limit_bytes
+        self._remaining = options.limit_bytes
         self._incomplete = b""
         self._at_line_start = True
         self._in_older_line = False
 
     @property
     def wants_more(self) -> bool:
-        return self._left is None or self._left > 0
+        return self._remaining is None or self._remaining > 0
 
     @property
     def is_plain(self) -> bool:
@@ -271,9 +271,9 @@ class _Output:
 
     def limited(self, text: bytes) -> bytes:
         """Apply ``limit_bytes``."""
-        if self._left is not None:
-            text = text[: self._left]
-            self._left -= len(text)
+        if self._remaining is not None:
+            text = text[: self._remaining]
+            self._remaining -= len(text)
         return text
 
     def add(self, block: bytes) -> bytes:
@@ -317,14 +317,14 @@ class _Output:
 
 
 def _part(entry: bytes) -> bytes:
-    """The content of a P entry; nothing for a torn one."""
+    """The content of a P entry; empty for a truncated one."""
     return entry[CONTENT:] if entry[TAG] == PART else b""
 
 
 def tail_start(file: FileIO, lines: int) -> tuple[int, int]:
     """Find the offset of the last ``lines`` lines of a log file, and count the lines from there.
 
-    The parts of a line count as one line, and so does a last line without its end.
+    The parts of a line count as one line, and so does an incomplete last line.
     """
     position = file.seek(0, os.SEEK_END)
     if lines == 0:

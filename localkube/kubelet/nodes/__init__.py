@@ -1,1 +1,1 @@
-"""The virtual nodes as objects of the API: their addresses and GPUs, and their signs of life."""
+"""The virtual nodes as API objects: their addresses and GPUs, and their heartbeats."""

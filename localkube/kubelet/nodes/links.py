@@ -1,8 +1,8 @@
 """Links between nodes that are slower than this machine: of one node, or between two racks, zones or nodes.
 
-They are kept in a file of the cluster, so that they hold after its restart. What the kernel does is in
-``runtime/links``: nodes that share a link are a group with a bridge of their own. Whoever has the control
-socket, the cluster's user, changes them; pods and attendees cannot.
+They are stored in a file of the cluster, so that they survive its restart. ``runtime/links`` configures the
+kernel: nodes that share a link are a group with a bridge of their own. Only the cluster's user, who has the
+control socket, can change them; pods and attendees cannot.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 SECONDS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 LEAST, MOST = 64_000, 400 * 10**9
 MOST_LATENCY = 10 * 10**9
-# A frame that carries 1,448 bytes of a program's has 1,514: a link is as fast for programs as it says.
+# A frame with a payload of 1,448 bytes has 1,514: the bandwidth of a link is that of the payload.
 FRAME = 1514 / 1448
 SAMPLE_SECONDS = 0.5
 
@@ -36,11 +36,11 @@ Ends = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Link:
-    """A limit of what a node exchanges with all others, or two groups of nodes with each other.
+    """A limit on the traffic of a node with all others, or between two groups of nodes.
 
     Attributes:
-        ends: What was asked for: one name, or two.
-        nodes: The nodes of each.
+        ends: The requested names, one or two.
+        nodes: The nodes of each end.
         bandwidth: Bits per second that programs get, in each direction.
         latency: Nanoseconds, one way.
     """
@@ -72,12 +72,12 @@ class LinkManager:
                 self._links[ends] = Link(tuple(row["ends"]), ends, row["bandwidth"], row["latency"])
 
     async def restore(self) -> None:
-        """Shape what the file says: a runtime that has just started knows nothing of it."""
+        """Apply the stored links to a runtime that has just started."""
         if self._links:
             await self._apply(self._links)
 
     async def change(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Carry out a request of ``ends``: ``remove``, or set ``bandwidth`` and ``latency``, or only list."""
+        """Handle a request for ``ends``: ``remove``, or set ``bandwidth`` and ``latency``, or only list."""
         if request["remove"]:
             return await self._remove(request["ends"])
         if request["bandwidth"]:
@@ -88,8 +88,8 @@ class LinkManager:
         """Add a link, or change the one of these ends; return all.
 
         Raises:
-            LocalClusterError: An end is no node, rack or zone; a quantity cannot be read; the ends overlap
-                with one another or, in part, with those of another link; the kernel or the mode has no way.
+            LocalClusterError: An end is no node, rack or zone; a quantity cannot be parsed; the ends overlap
+                with one another or, in part, with those of another link; the kernel or mode lacks support.
         """
         if len(ends) not in (1, 2):
             raise LocalClusterError(
@@ -106,7 +106,7 @@ class LinkManager:
         return await self._change(self._links | {nodes: link}, about=link.name)
 
     async def _remove(self, ends: Sequence[str]) -> list[dict[str, Any]]:
-        """Remove the link of these ends, or without ends all of them; return those that stay."""
+        """Remove the link of these ends, or without ends all links; return those that remain."""
         key = tuple(sorted(map(self._resolve, ends)))
         if ends and key not in self._links:
             names = ", ".join(link.name for link in self._links.values()) or "none"
@@ -117,7 +117,7 @@ class LinkManager:
         return await self._change(remaining, about=" to ".join(ends))
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Describe the links, with the bits per second that flow now, in the busier direction."""
+        """Describe the links, with their current bits per second, in the busier direction."""
         if not self._links:
             return []
         before, start = await self._transmitted(), time.monotonic()
@@ -174,7 +174,7 @@ class LinkManager:
         await self._client.call("links", groups=groups, bridges=bridges)
 
     async def _transmitted(self) -> dict[Ends, tuple[int, int]]:
-        """Read what each link has carried, in bytes: there and back."""
+        """Read the bytes that each link has carried, in both directions."""
         answer, _ = await self._client.call("link_counters")
         classes = {nodes: counted_by(link, self._links.values()) for nodes, link in self._links.items()}
         sent = {
@@ -184,7 +184,7 @@ class LinkManager:
         return {nodes: (there, back) for nodes, (there, back) in sent.items()}
 
     def _resolve(self, end: str) -> tuple[str, ...]:
-        """Find the nodes of a name: a node's own, or a topology label's value, such as a rack or a zone."""
+        """Resolve a name to nodes: a node's own name, or a topology label's value, such as a rack's."""
         if end in self._nodes:
             return (end,)
         places: dict[str, list[str]] = {}
@@ -235,7 +235,7 @@ def plan(links: Collection[Link], settings: Mapping[str, Any]) -> tuple[list[dic
 
 
 def counted_by(link: Link, links: Collection[Link]) -> list[tuple[str, int]]:
-    """Name the interfaces and classes that count a link's bytes: there, and back."""
+    """Return the interfaces and classes that count a link's bytes, for both directions."""
     bridges = [bridge_name(frozenset(end)) for end in link.nodes]
     if len(bridges) == 1:
         return [(bridges[0] + end, WHOLE) for end in ("up", "down")]
@@ -244,7 +244,7 @@ def counted_by(link: Link, links: Collection[Link]) -> list[tuple[str, int]]:
 
 
 def _leaving(nodes: Nodes, links: Collection[Link]) -> list[tuple[Link, tuple[str, ...]]]:
-    """List the links from a group to another one, and the nodes of that."""
+    """List the links from a group to another one, with the nodes of the other one."""
     return [
         (link, link.nodes[1 - side])
         for link in links
@@ -255,7 +255,7 @@ def _leaving(nodes: Nodes, links: Collection[Link]) -> list[tuple[Link, tuple[st
 
 
 def bridge_name(nodes: Nodes) -> str:
-    """Name a group's bridge, the same as long as its nodes are."""
+    """Name a group's bridge; the name depends only on its nodes."""
     return f"ln{zlib.crc32(','.join(sorted(nodes)).encode()):08x}"
 
 
@@ -278,7 +278,7 @@ def _bandwidth(text: str) -> int:
 
 
 def _latency(text: str) -> int:
-    """Parse a latency such as ``2ms`` into nanoseconds; an empty one is none."""
+    """Parse a latency such as ``2ms`` into nanoseconds; empty means 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(us|ms|s)", text.strip(), re.IGNORECASE)
     latency = round(float(match[1]) * SECONDS[match[2].lower()]) if match else 0
     if text and not match or latency > MOST_LATENCY:

@@ -31,8 +31,8 @@ from localkube.runtime.client import RuntimeCallError
 HANDLER_FEATURES = {"recursiveReadOnlyMounts": True, "userNamespaces": True}
 ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 KUBELET_PORT = 10250
-# With the first the API server passes the WebSockets of exec, attach and port-forward on as they are; the
-# scheduler sends pods whose rules need the second.
+# With the first, the API server passes WebSockets of exec, attach and port-forward through unchanged; with
+# the second, the scheduler places pods whose restart rules require it.
 DECLARED_FEATURES = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]
 
 
@@ -52,7 +52,7 @@ class NodePool:
         )
         # Its pods are being terminated, and it admits no others.
         self.shutting_down = False
-        # Set when the node's status has news.
+        # Set when the node's status has changed.
         self.news = asyncio.Event()
         self._pods: dict[str, tuple[Mapping[str, Any], Callable[[], None]]] = {}
         self._addresses: dict[str, str] = {}
@@ -61,11 +61,11 @@ class NodePool:
         self.allocations = Allocations(settings.allocatable())
 
     def address(self, uid: str, *, requested: str | None = None) -> str:
-        """Allocate the pod's address; ``wanted`` is its former one."""
+        """Allocate the pod's address; ``requested`` is its previous one."""
         if uid not in self._addresses:
             in_use = set(self._addresses.values())
             prefix = self.settings.pods
-            # In turn, because the kernel takes a moment to free the interface of a pod that has just gone.
+            # Round robin, because the kernel takes a moment to free the interface of a deleted pod.
             order = [*range(self._next, 255), *range(2, self._next)]
             free = next((prefix + str(last) for last in order if prefix + str(last) not in in_use), None)
             if not (address := requested or free):
@@ -77,7 +77,7 @@ class NodePool:
         return self._addresses[uid]
 
     def gpus(self, uid: str, container: str, count: int, *, claimed: Sequence[str] = ()) -> list[str] | None:
-        """Allocate a container's real GPUs, or take its claims'; None where none is real, or a plugin's."""
+        """Allocate a container's real GPUs, or its claims'; None without any, or with a device plugin."""
         if not self.settings.gpu_devices or self.devices.has("nvidia.com/gpu"):
             return None
         key = f"{uid}/{container}"
@@ -95,7 +95,7 @@ class NodePool:
         return list(dict.fromkeys(self._gpus.get(f"{uid}/{container}", [])))
 
     def add(self, pod: Mapping[str, Any], *, report: Callable[[], None] = lambda: None) -> None:
-        """Count a pod among those that the node has; ``report`` is called with news of its devices."""
+        """Add a pod to the node's pods; ``report`` is called when its devices have changed."""
         self._pods[pod["metadata"]["uid"]] = pod, report
 
     def _devices_changed(self) -> None:
@@ -105,11 +105,11 @@ class NodePool:
                 report()
 
     def others(self, uid: str) -> list[Mapping[str, Any]]:
-        """List the pods that the node has beside one."""
+        """List the node's pods except one."""
         return [pod for name, (pod, _) in self._pods.items() if name != uid]
 
     def remove(self, uid: str) -> None:
-        """Give back what a pod was allocated of the node's resources, GPUs and ports."""
+        """Release a pod's allocations of the node's resources, GPUs and ports."""
         self._pods.pop(uid, None)
         self.allocations.release(uid)
         for key in [key for key in self._gpus if key.startswith(uid + "/")]:
@@ -156,7 +156,7 @@ def node_status(
 
     Args:
         shutting_down: Its pods are being terminated.
-        before: The node as it is known; transition times are kept from there.
+        before: The node's last known object, from which transition times are kept.
     """
     before_conditions = ((before or {}).get("status") or {}).get("conditions") or []
     external = [{"type": "ExternalIP", "address": settings.external_address}]
@@ -251,8 +251,8 @@ async def register_node(
     """Create the Node, or update an existing one's labels and status.
 
     Args:
-        admin: Takes the taint off that each new node gets, as this one is ready: the node controller does the
-            same once it has started, half a second after the scheduler.
+        admin: Removes the not-ready taint of a new node: the node controller would do so only once it has
+            started, half a second after the scheduler.
     """
     node = node_object(settings, version=version, pressure=pressure)
     path = api_path("v1/nodes", name=settings.name)
@@ -268,8 +268,8 @@ async def register_node(
         status = node_status(settings, version=version, pressure=pressure, before=known)
         for kind in ("capacity", "allocatable"):
             # Plugins have to register again, and until then no pod should get their devices.
-            left = [name for name in (known.get("status") or {}).get(kind) or {} if "/" in name]
-            status[kind] = dict.fromkeys(left, "0") | status[kind]
+            registered = [name for name in (known.get("status") or {}).get(kind) or {} if "/" in name]
+            status[kind] = dict.fromkeys(registered, "0") | status[kind]
         await api.patch(path + "/status", {"status": status})
 
 
@@ -282,15 +282,15 @@ async def keep_alive(
     pressure: Callable[[], Collection[str]] = tuple,
     changed: Callable[[str], None] = lambda reason: None,
 ) -> None:
-    """Renew the node's lease and status, for ever; news of its pool are reported at once.
+    """Renew the node's lease and status, for ever; changes in its pool are reported at once.
 
-    The status is sent early for a node that is not Ready: after the machine has slept, the node controller
-    calls the node unreachable until its next status. After the cluster has slept it is among the news.
+    The status is sent early for a node that is not Ready: after the machine was suspended, the node
+    controller considers it unreachable until its next status. After a sleep of the cluster, too.
 
     Args:
         nodes: The informer of nodes.
-        pressure: Returns the conditions of pressure that hold; each change is reported with the next beat.
-        changed: Called with the reason of an Event for each of them that begins or ends.
+        pressure: Returns the active pressure conditions; each change is reported with the next heartbeat.
+        changed: Called with the reason of an Event for each condition that becomes active or inactive.
     """
     settings, beats, reported = pool.settings, 0, set(pressure())
     while True:

@@ -1,4 +1,4 @@
-"""RuntimeClasses: which of their handlers a local node has.
+"""RuntimeClasses: the handlers that a local node supports.
 
 Source: https://kubernetes.io/docs/concepts/containers/runtime-class/
 """
@@ -10,8 +10,8 @@ from localkube.api_client import Api, find
 from localkube.api_path import api_path
 from localkube.runtime.client import RuntimeCallError
 
-# Each is this runtime. That of the GPU operator adds devices, which device plugins ask for as well; the last
-# is what the conformance suite expects. One that isolates more, such as ``runsc`` or ``kata``, is not here.
+# Each is this runtime. The GPU operator's adds devices, which device plugins request as well; the conformance
+# suite expects the last. Handlers with stronger isolation, such as ``runsc`` or ``kata``, are not supported.
 HANDLERS = ("runc", "crun", "nvidia", "test-handler")
 
 
@@ -19,7 +19,7 @@ async def check_runtime_class(api: Api, pod: Mapping[str, Any]) -> None:
     """Check that a node can run the pod's RuntimeClass.
 
     Raises:
-        RuntimeCallError: There is no such class, or no such handler; in the kubelet's and containerd's words.
+        RuntimeCallError: There is no such class or handler; with the kubelet's or containerd's message.
     """
     name = pod["spec"].get("runtimeClassName")
     if not name:

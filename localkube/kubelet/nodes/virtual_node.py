@@ -1,4 +1,4 @@
-"""Virtual nodes at work: each registers itself, renews its lease, and may be without power or network."""
+"""Running virtual nodes: each registers itself, renews its lease, and may be powered off or disconnected."""
 
 import asyncio
 import json
@@ -28,9 +28,9 @@ class VirtualNode:
 
     Args:
         state: Running, stopped or isolated.
-        admin: For what no node may write of itself.
+        admin: For fields that no node may write itself.
         nodes: The informer of nodes.
-        give_way: Waits a moment for what is more urgent than Events.
+        give_way: Waits a moment for requests that are more urgent than Events.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class VirtualNode:
 
     async def register(self) -> None:
         """Register it, once the API server responds."""
-        patience = REGISTER_SECONDS
+        timeout = REGISTER_SECONDS
         while True:
             try:
-                # A young API server may take a request and forget it; a busy one takes longer to answer.
-                async with asyncio.timeout(patience):
+                # A starting API server may accept a request and lose it; a busy one takes longer to answer.
+                async with asyncio.timeout(timeout):
                     await register_node(
                         self.api,
                         self.settings,
@@ -89,7 +89,7 @@ class VirtualNode:
                 return
             except TimeoutError:
                 log.warning("the API server has not answered the registration of %s; again", self.name)
-                patience = min(2 * patience, MOST_REGISTER_SECONDS)
+                timeout = min(2 * timeout, MOST_REGISTER_SECONDS)
             except ApiError as error:
                 if error.status not in PASSING:
                     raise

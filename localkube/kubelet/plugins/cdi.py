@@ -1,4 +1,4 @@
-"""The Container Device Interface: what a container gets with a device that a file describes.
+"""The Container Device Interface: a file describes what a device adds to a container.
 
 Hooks are not run: they are programs of the machine.
 
@@ -19,7 +19,7 @@ class CdiError(Exception):
 
 @dataclass
 class ContainerEdits:
-    """Variables, and (destination, source, read-only) of mounts."""
+    """Environment variables, and mounts as (destination, source, read-only)."""
 
     env: dict[str, str] = field(default_factory=dict)
     mounts: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -37,7 +37,7 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
     """Collect the edits of devices, by names such as ``nvidia.com/gpu=0``.
 
     Args:
-        node: The node's directory of descriptions, which go before those of the machine.
+        node: The node's directory of specs, which take precedence over the machine's.
     """
     edits, applied = ContainerEdits(), set()
     for name in names:

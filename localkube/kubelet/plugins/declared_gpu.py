@@ -1,6 +1,6 @@
 """GPUs that nodes declare and this machine does not have: their model, memory, NVLink domain and pace.
 
-Figures are those of NVIDIA's data sheets, without sparsity; the pace is a simulation's, in proportion.
+Figures are from NVIDIA's data sheets, without sparsity; the simulated pace is proportional to them.
 
 Sources: data sheets of each product, https://www.nvidia.com/en-us/data-center/; of those with MIG, memory and
 compute capability in https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-gpus.html
@@ -37,7 +37,7 @@ class DeclaredGpu:
     Attributes:
         model: A key of ``MODELS``.
         memory: Bytes of each.
-        nvlink: What shares an NVLink domain: ``none``, a ``node``, or a ``rack``.
+        nvlink: The extent of an NVLink domain: ``none``, a ``node``, or a ``rack``.
         pace: Milliseconds that a trainer's simulated accelerator takes for an image.
     """
 
@@ -77,7 +77,7 @@ class DeclaredGpu:
         return gpu
 
     def gpus(self) -> list[Gpu]:
-        """Describe them as a machine's own."""
+        """Describe them like a machine's real GPUs."""
         product = MODELS[self.model][0]
         return [Gpu(str(index), product, self.memory, f"gpu-{index}", "") for index in range(self.count)]
 

@@ -1,7 +1,7 @@
-"""The devices of one node that device plugins have registered: which there are, and which container has them.
+"""The devices of one node that device plugins have registered, and their allocation to containers.
 
-A plugin registers on ``kubelet.sock``, and the kubelet follows its list of devices. What a container was
-given is kept in a file: it gets the same when it is started again, also by the next kubelet.
+A plugin registers on ``kubelet.sock``, and the kubelet follows its list of devices. Allocations are stored in
+a file: a container gets the same devices when it is restarted, also by the next kubelet.
 
 Source: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 """
@@ -28,7 +28,7 @@ Object = Mapping[str, Any]
 VERSION, HEALTHY = "v1beta1", "Healthy"
 SERVICE = "v1beta1.DevicePlugin"
 PRE_START_SECONDS = 30.0
-# How long the devices of a plugin that has gone are listed, as unhealthy ones.
+# How long the devices of a plugin that has disconnected are listed as unhealthy.
 STOPPED_SECONDS = 300.0
 
 
@@ -38,7 +38,7 @@ class _Resource:
 
     Attributes:
         devices: Health by id.
-        plugin: None when it has gone.
+        plugin: None once it has disconnected.
     """
 
     options: Any
@@ -53,7 +53,7 @@ class _Resource:
 
 @dataclass(frozen=True)
 class DeviceGrant:
-    """What a container gets with its devices.
+    """What an allocation of devices adds to a container.
 
     Attributes:
         mounts: Destination, path on the node, and read-only.
@@ -78,9 +78,9 @@ class DeviceManager:
         self._server: PluginServer | None = None
         try:
             # Pod, container, resource: its ids, and the plugin's answer.
-            self._given: dict[str, dict[str, dict[str, Any]]] = json.loads(self._checkpoint.read_text())
+            self._grants: dict[str, dict[str, dict[str, Any]]] = json.loads(self._checkpoint.read_text())
         except (FileNotFoundError, ValueError):
-            self._given = {}
+            self._grants = {}
 
     async def open(self) -> None:
         """Accept registrations, from the first call on."""
@@ -96,7 +96,7 @@ class DeviceManager:
         await self._server.start()
 
     def quantities(self, *, healthy: bool) -> dict[str, str | None]:
-        """Count devices by resource: the healthy ones, or all; None for a resource that is no more."""
+        """Count devices by resource: the healthy ones, or all; None for a resource that was removed."""
         return {
             name: None if resource is None else str(len(resource.healthy if healthy else resource.devices))
             for name, resource in self._resources.items()
@@ -104,7 +104,7 @@ class DeviceManager:
 
     def uses(self, uid: str) -> bool:
         """Check whether a pod has devices."""
-        return any(self._given.get(uid, {}).values())
+        return any(self._grants.get(uid, {}).values())
 
     def has(self, resource: str) -> bool:
         """Check whether a plugin has registered a resource."""
@@ -155,17 +155,17 @@ class DeviceManager:
     # Containers.
 
     async def allocate(self, pod: Object) -> None:
-        """Allocate what a pod's containers ask for; those of init containers are used again.
+        """Allocate the devices that a pod's containers request; init containers' devices are reused.
 
         Raises:
-            PluginError: There are too few, or the plugin refuses; in the kubelet's words.
+            PluginError: There are too few, or the plugin refuses; with the kubelet's message.
         """
         async with self._lock:
-            grants = self._given.setdefault(pod["metadata"]["uid"], {})
+            grants = self._grants.setdefault(pod["metadata"]["uid"], {})
             reusable: dict[str, set[str]] = {}
             try:
                 for kind, container in containers(pod):
-                    for resource, count in self._asked(container) if kind != EPHEMERAL else ():
+                    for resource, count in self._requested(container) if kind != EPHEMERAL else ():
                         granted = grants.setdefault(container["name"], {})
                         if resource not in granted:
                             granted[resource] = await self._allocate(
@@ -179,13 +179,13 @@ class DeviceManager:
                 self.release(pod["metadata"]["uid"])
                 raise
             if not grants:
-                self._given.pop(pod["metadata"]["uid"])
+                self._grants.pop(pod["metadata"]["uid"])
             elif any(grants.values()):
                 self._save()
 
-    def _asked(self, container: Object) -> Iterable[tuple[str, int]]:
+    def _requested(self, container: Object) -> Iterable[tuple[str, int]]:
         limits = (container.get("resources") or {}).get("limits") or {}
-        granted = {name for pod in self._given.values() for grants in pod.values() for name in grants}
+        granted = {name for pod in self._grants.values() for grants in pod.values() for name in grants}
         known = granted | self._resources.keys()
         return [(name, int(count)) for name, count in limits.items() if name in known and int(count)]
 
@@ -197,18 +197,18 @@ class DeviceManager:
         if not resource.healthy or not resource.plugin:
             raise PluginError(f"no healthy devices present; cannot allocate unhealthy devices {name}")
         in_use = {
-            device for pod in self._given.values() for grants in pod.values() for device in _ids(grants, name)
+            device for pod in self._grants.values() for grant in pod.values() for device in _ids(grant, name)
         }
-        again = sorted(set(reusable) & resource.healthy)[:count]
+        reused = sorted(set(reusable) & resource.healthy)[:count]
         free = sorted(resource.healthy - in_use)
-        if len(again) + len(free) < count:
-            numbers = f"Requested: {count - len(again)}, Available: {len(free)}"
+        if len(reused) + len(free) < count:
+            numbers = f"Requested: {count - len(reused)}, Available: {len(free)}"
             raise PluginError(f"requested number of devices unavailable for {name}. {numbers}")
-        chosen = again + free[: count - len(again)]
-        if resource.options.get_preferred_allocation_available and count - len(again) < len(free):
-            chosen = await self._preferred(resource, again, free, count) or chosen
-        asked = messages.AllocateRequest.Container(devices_ids=chosen)
-        request = messages.AllocateRequest(container_requests=[asked])
+        chosen = reused + free[: count - len(reused)]
+        if resource.options.get_preferred_allocation_available and count - len(reused) < len(free):
+            chosen = await self._preferred(resource, reused, free, count) or chosen
+        container_request = messages.AllocateRequest.Container(devices_ids=chosen)
+        request = messages.AllocateRequest(container_requests=[container_request])
         answer = await resource.plugin.call("Allocate", request, messages.AllocateResponse)
         (response,) = answer.container_responses
         return {
@@ -220,23 +220,23 @@ class DeviceManager:
         }
 
     async def _preferred(
-        self, resource: _Resource, again: list[str], free: list[str], count: int
+        self, resource: _Resource, reused: list[str], free: list[str], count: int
     ) -> list[str] | None:
         messages = plugin_messages()
         container_request = messages.PreferredAllocationRequest.Container(
-            available_deviceIDs=[*again, *free], must_include_deviceIDs=again, allocation_size=count
+            available_deviceIDs=[*reused, *free], must_include_deviceIDs=reused, allocation_size=count
         )
         request = messages.PreferredAllocationRequest(container_requests=[container_request])
         response = messages.PreferredAllocationResponse
         assert resource.plugin is not None
         answer = await resource.plugin.call("GetPreferredAllocation", request, response)
         preferred = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
-        fits = len(set(preferred)) == count and set(again) <= set(preferred) <= {*again, *free}
+        fits = len(set(preferred)) == count and set(reused) <= set(preferred) <= {*reused, *free}
         return preferred if fits else None
 
     async def grant(self, pod: Object, container: Object) -> DeviceGrant:
-        """Prepare the start of a container, and return what it gets with its devices."""
-        granted = self._given.get(pod["metadata"]["uid"], {}).get(container["name"], {})
+        """Prepare the start of a container, and return its variables and mounts for its devices."""
+        granted = self._grants.get(pod["metadata"]["uid"], {}).get(container["name"], {})
         env: dict[str, str] = {}
         mounts = []
         for name, device_grant in granted.items():
@@ -270,7 +270,7 @@ class DeviceManager:
                     for identifier in grant["ids"]
                 ],
             }
-            for name, grant in self._given.get(uid, {}).get(container, {}).items()
+            for name, grant in self._grants.get(uid, {}).get(container, {}).items()
         ]
 
     def _health(self, name: str, device: str) -> str:
@@ -279,14 +279,14 @@ class DeviceManager:
         return "Healthy" if healthy else "Unhealthy"
 
     def release(self, uid: str) -> None:
-        """Take back a pod's devices."""
-        if self._given.pop(uid, None):
+        """Release a pod's devices."""
+        if self._grants.pop(uid, None):
             self._save()
 
     def _save(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk costs the next kubelet's knowledge, and no start
+        with contextlib.suppress(OSError):  # on a full disk only the next kubelet lacks it
             self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            write_private(self._checkpoint, json.dumps(self._given))
+            write_private(self._checkpoint, json.dumps(self._grants))
 
 
 def _ids(granted: Mapping[str, Any], name: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""The DRA drivers of one node, each of which registers by a socket in ``plugins_registry``.
+"""The DRA drivers of one node, which register with sockets in ``plugins_registry``.
 
-Plugins of other types, such as CSI drivers, are left alone.
+Plugins of other types, such as CSI drivers, are ignored.
 
 Source: pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin of Kubernetes 1.36
 """
@@ -24,7 +24,7 @@ from localkube.tasks import start_task
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS, CALL_SECONDS = 0.5, 45.0
-WITHDRAW_SECONDS = 30.0  # after which nothing is scheduled to the devices of a driver that has gone
+WITHDRAW_SECONDS = 30.0  # after which no pod is scheduled to the devices of a driver that has disconnected
 SLICES = api_path("resource.k8s.io/v1/resourceslices")
 HEALTH = "v1alpha1.DRAResourceHealth"
 HEALTH_SECONDS, HEALTH_RETRY_SECONDS, LONGEST_MESSAGE = 30.0, 5.0, 1024
@@ -40,7 +40,7 @@ class DraDriver:
 
     Attributes:
         directory, endpoint: Of its socket, which is beneath the directory.
-        service: Of gRPC.
+        service: The gRPC service.
     """
 
     directory: Path
@@ -60,9 +60,9 @@ class DraDrivers:
     """Follows the registration sockets of a node.
 
     Args:
-        looked: Awaited after each look at them.
-        changed: Called with news of devices' health.
-        slices: The node's ResourceSlices of drivers.
+        looked: Awaited after each scan of the sockets.
+        changed: Called when the health of devices has changed.
+        slices: The ResourceSlices that drivers have published for the node.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class DraDrivers:
         self._seen: dict[Path, tuple[int, int]] = {}
         self._connections: dict[Path, PluginClient] = {}
         self._watches: dict[Path, asyncio.Task[None]] = {}
-        # By driver, pool and device: what its driver reports, and until when it holds.
+        # By driver, pool and device: the reported health, and until when it is valid.
         self._health: dict[tuple[str, str, str], tuple[dict[str, str], float]] = {}
         self._withdrawals: dict[str, float] = {}
         self._following: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Look for registrations, from the first call on."""
+        """Watch for registrations, from the first call on."""
         if self._following is None:
             self._following = start_task(self._follow(), name=f"DRA drivers of {self._registry}")
 
     def get(self, name: str) -> DraDriver | None:
-        """Get a driver by its name: of several, that which has registered last."""
+        """Get a driver by its name: of several, the one that registered last."""
         return next((driver for known, driver in reversed(self._drivers.values()) if known == name), None)
 
     async def _follow(self) -> None:
@@ -111,7 +111,7 @@ class DraDrivers:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _forget(self, path: Path) -> None:
-        """End what a registration has begun."""
+        """Undo a registration."""
         self._seen.pop(path, None)
         if path not in self._drivers:
             return
@@ -127,7 +127,7 @@ class DraDrivers:
         self._withdrawals = dict.fromkeys(names, at) | self._withdrawals
 
     async def _withdraw(self) -> None:
-        """Delete the ResourceSlices of drivers that have been gone for a while, killed or not."""
+        """Delete the ResourceSlices of drivers that have been disconnected for a while."""
         usable = {
             self._drivers[path][0] for path, client in self._connections.items() if not client.is_refused
         }
@@ -200,7 +200,7 @@ class DraDrivers:
 
 
 class PublishedSlices:
-    """The ResourceSlices that drivers have published of one node.
+    """The ResourceSlices that drivers have published for one node.
 
     Args:
         node: Its name.
@@ -218,7 +218,7 @@ class PublishedSlices:
         return {item["spec"]["driver"] for item in (listed or {}).get("items") or ()} - {self._kept}
 
     async def delete(self, driver: str) -> bool:
-        """Delete a driver's; False if that is to be tried again."""
+        """Delete a driver's slices; False if that must be retried."""
         assert self.api, "a node has a client before it has pods"
         selector = f"{self._of_node},spec.driver={driver}"
         return await _attempt(self.api.delete(SLICES, fieldSelector=selector)) is not None
@@ -251,7 +251,7 @@ def _version(services: Sequence[str]) -> str | None:
 
 
 def _sockets(directory: Path) -> dict[Path, tuple[int, int]]:
-    """List the sockets of a directory, and what tells each from one that replaces it."""
+    """List the sockets of a directory, with an identity that changes when one is replaced."""
     sockets = {}
     for path in directory.iterdir() if directory.is_dir() else ():
         try:

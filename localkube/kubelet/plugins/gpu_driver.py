@@ -1,8 +1,8 @@
 """The DRA driver of a node's GPUs, in the kubelet: it publishes them and shows them to containers.
 
-Driver, classes and attributes have the names of NVIDIA's: its manifests work. GPUs are in ResourceSlices
-alone: by the class's ``extendedResourceName``, ``nvidia.com/gpu`` allocates the same device, and partitions
-consume counters of their GPU. So none is given twice. Where MIG places a partition is not modelled.
+Driver, classes and attributes have NVIDIA's names, so that its manifests work. GPUs are in ResourceSlices
+alone: by the class's ``extendedResourceName``, ``nvidia.com/gpu`` allocates the same devices, and partitions
+consume counters of their GPU, so no GPU is allocated twice. The placement of MIG partitions is not modelled.
 
 Source: https://github.com/NVIDIA/k8s-dra-driver-gpu
 """
@@ -125,7 +125,7 @@ class GpuDriver:
         return result | {"attributes": attributes}
 
     def prepare(self, claim: Mapping[str, Any]) -> list[Object]:
-        """List what a claim was allocated here, as a driver answers it.
+        """List the devices of this node that are allocated to a claim, in the form of a driver's answer.
 
         Raises:
             PluginError: The node has no such device.
@@ -147,7 +147,7 @@ class GpuDriver:
         return [self.devices[name].uuid for name in dict.fromkeys(names) if name in self.devices]
 
     def grant(self, names: Iterable[str]) -> DeviceGrant:
-        """Show a container its declared devices as programs look for them; real ones are no files of ours."""
+        """Make a container's declared devices visible to programs; real ones need no files of ours."""
         devices = [self.devices[name] for name in dict.fromkeys(names) if name in self.devices]
         if not devices or self.is_real:
             return DeviceGrant()

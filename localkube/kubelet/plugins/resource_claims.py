@@ -1,7 +1,7 @@
 """The ResourceClaims of a node's pods: prepared by the drivers of their devices before the pods start.
 
-Allocation is the scheduler's. A pod whose claim no driver of the node can prepare does not start. What is
-prepared is kept in a file, for the next kubelet; it ends with the last pod that has the claim.
+The scheduler allocates devices. A pod whose claim no driver of the node can prepare does not start. Prepared
+claims are recorded in a file for the next kubelet, and unprepared with the last pod that uses them.
 
 Source: pkg/kubelet/cm/dra of Kubernetes 1.36
 """
@@ -35,8 +35,8 @@ class ClaimPreparationError(Exception):
     """A pod's claims are not prepared; a later attempt may succeed.
 
     Attributes:
-        reason: That of the Event.
-        message: In the kubelet's words.
+        reason: The Event's reason.
+        message: The kubelet's message.
     """
 
     reason = "FailedPrepareDynamicResources"
@@ -47,11 +47,11 @@ class ClaimPreparationError(Exception):
 
 
 class ClaimManager:
-    """Prepares the claims of a node's pods, and ends that.
+    """Prepares and unprepares the claims of a node's pods.
 
     Args:
-        active: The uids of the pods that the node has.
-        changed: Called with news of devices' health.
+        active: Returns the uids of the node's pods.
+        changed: Called when the health of devices has changed.
         gpus: The node's own driver.
     """
 
@@ -64,7 +64,7 @@ class ClaimManager:
         gpus: GpuDriver,
     ) -> None:
         self._gpus = gpus
-        # Beside the directory, which pods of plugins may write.
+        # Outside of the directory, to which the pods of plugins may write.
         self._checkpoint, self._active = directory.path.with_name(f"{directory.path.name}.claims"), active
         self._slices = PublishedSlices(directory.path.name, kept=DRIVER if gpus.devices else "")
         self._drivers = DraDrivers(directory, looked=self._reconcile, changed=changed, slices=self._slices)
@@ -77,12 +77,12 @@ class ClaimManager:
             self._claims = {}
 
     def open(self, api: Api) -> None:
-        """Look for drivers, from the first call on."""
+        """Watch for drivers, from the first call on."""
         self._slices.api = api
         self._drivers.open()
 
     async def prepare(self, api: Api, pod: Object) -> None:
-        """Prepare the claims of a pod; those that are prepared for it already stay as they are.
+        """Prepare the claims of a pod that are not prepared for it yet.
 
         Raises:
             ClaimPreparationError: A claim is not the pod's, its driver is absent, or cannot prepare it.
@@ -130,10 +130,10 @@ class ClaimManager:
         return driver == DRIVER and bool(self._gpus.devices)
 
     async def unprepare(self, uid: str, event: Callable[..., None]) -> None:
-        """End the claims that only this pod has: tried until it succeeds, or the pod is gone.
+        """Unprepare the claims that only this pod uses: retried until it succeeds, or the pod is deleted.
 
         Args:
-            event: Makes an Event of a reason and a message.
+            event: Records an Event with a reason and a message.
         """
         delay = RETRY_SECONDS
         while any(uid in claim["pods"] for claim in self._claims.values()):
@@ -162,7 +162,7 @@ class ClaimManager:
             self._save()
 
     async def _reconcile(self) -> None:
-        """End the claims of pods that have gone without, as while no kubelet ran."""
+        """Unprepare the claims of pods that were deleted while no kubelet ran."""
         if time.monotonic() < self._reconciled + RECONCILE_SECONDS:
             return
         self._reconciled = time.monotonic()
@@ -171,7 +171,7 @@ class ClaimManager:
                 try:
                     await self._unprepare(uid)
                 except ClaimPreparationError as error:
-                    log.warning("claims of pod %s, which is gone: %s", uid, error)
+                    log.warning("claims of the deleted pod %s: %s", uid, error)
 
     def uses(self, uid: str) -> bool:
         """Check whether a pod has claims."""
@@ -183,7 +183,7 @@ class ClaimManager:
         return list(dict.fromkeys(name for device in devices for name in device["cdi"]))
 
     def gpus(self, pod: Object, container: Object) -> list[str]:
-        """List the devices that a container gets of the node's own driver."""
+        """List a container's devices from the node's own driver."""
         granted = (devices for _, driver, devices in self._granted(pod, container) if self._is_own(driver))
         return [device["device"] for devices in granted for device in devices]
 
@@ -192,7 +192,7 @@ class ClaimManager:
         container = next((item for _, item in containers(pod) if item["name"] == name), {})
         by_claim: dict[str, dict[str, dict[str, str]]] = {}
         for claim, driver, devices in self._granted(pod, container):
-            for device in devices if claim else ():  # the API takes none of an extended resource's claim
+            for device in devices if claim else ():  # not allowed for an extended resource's claim
                 identity = (device["cdi"] or [f"{driver}/{device['pool']}/{device['device']}"])[0]
                 health = {"resourceID": identity}
                 health |= self._drivers.health(driver, device["pool"], device["device"])
@@ -200,7 +200,7 @@ class ClaimManager:
         return [{"name": claim, "resources": list(devices.values())} for claim, devices in by_claim.items()]
 
     def _granted(self, pod: Object, container: Object) -> Iterator[tuple[str, str, list[Any]]]:
-        """Yield what of its claims a container has: the claim in the pod, if any, a driver, and devices."""
+        """Yield a container's devices: the name of the claim in the pod, if any, the driver, the devices."""
         namespace = pod["metadata"]["namespace"]
         for claim, name, request in _container_claims(pod, container):
             entry = self._claims.get(f"{namespace}/{name}") or {"drivers": {}}
@@ -248,16 +248,16 @@ class ClaimManager:
         return {key: answers[key.partition("/")[2]] for key in keys}
 
     def _save(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk costs the next kubelet's knowledge, and no start
+        with contextlib.suppress(OSError):  # on a full disk only the next kubelet lacks it
             self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
             write_private(self._checkpoint, json.dumps(self._claims))
 
 
 def claim_names(pod: Object) -> Iterator[tuple[str, bool]]:
-    """Yield the names of a pod's claims, and whether each was made for the pod from a template.
+    """Yield the names of a pod's claims, and whether each was created for the pod from a template.
 
     Raises:
-        ClaimPreparationError: A claim has not been made yet.
+        ClaimPreparationError: A claim has not been created yet.
     """
     generated = {status["name"] for status in _generated(pod)}
     for claim in pod["spec"].get("resourceClaims") or ():
@@ -271,13 +271,13 @@ def claim_names(pod: Object) -> Iterator[tuple[str, bool]]:
 
 
 def _claim_name(pod: Object, claim: Object) -> str | None:
-    """Find the name of a pod's claim; None where none is needed, or none is made yet."""
+    """Find the name of a pod's claim; None if none is needed, or it is not created yet."""
     names = {status["name"]: status.get("resourceClaimName") for status in _generated(pod)}
     return claim.get("resourceClaimName") or names.get(claim["name"])
 
 
 def _generated(pod: Object) -> Iterable[Object]:
-    """List what the pod's status says about the claims that were made for it from templates."""
+    """List the statuses of the claims that were created for the pod from templates."""
     return (pod.get("status") or {}).get("resourceClaimStatuses") or ()
 
 
@@ -294,7 +294,7 @@ def _container_claims(pod: Object, container: Object) -> Iterator[tuple[str, str
 
 
 async def _claim(api: Api, pod: Object, name: str, *, is_owned: bool) -> Object:
-    """Get a claim of a pod, which has to be its own, and reserved for it."""
+    """Get a claim of a pod, and check that it belongs to the pod and is reserved for it."""
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
     try:
         claim = await api.get(api_path("resource.k8s.io/v1/resourceclaims", namespace=namespace, name=name))

@@ -1,7 +1,7 @@
 """Serve /usr/share/nginx/html as an unconfigured nginx would, and log as it does.
 
-Stands in for the image nginx: files, index.html, 404, an access log, an end on SIGTERM and SIGQUIT.
-Standard library only. It reads no configuration, and its ``Server`` header says what it is.
+Stands in for the image nginx: files, index.html, 404, an access log, exit on SIGTERM and SIGQUIT.
+Standard library only. It reads no configuration, and its ``Server`` header names this server.
 """
 
 import http.server
@@ -46,7 +46,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         return super().send_head()
 
     def list_directory(self, path: str | os.PathLike[str]) -> None:
-        # nginx shows no directories unless it is told to.
+        # nginx lists no directories unless configured to.
         self.send_error(403, "Forbidden")
 
     def end_headers(self) -> None:
@@ -58,7 +58,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self._status = getattr(code, "value", code)
 
     def log_error(self, *arguments: object) -> None:
-        """The access log has the status; nothing more is said."""
+        """Log nothing: the access log has the status."""
 
     def handle_one_request(self) -> None:
         self._status = None
@@ -81,13 +81,13 @@ class Server(http.server.ThreadingHTTPServer):
     address_family = socket.AF_INET
 
     def server_bind(self) -> None:
-        # The standard library's asks a name server for the host's name first.
+        # The standard library's method looks up the host's name first.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", self.server_address[1]
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until a signal."""
     for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     port = int(os.environ.get("NGINX_PORT", "80"))
