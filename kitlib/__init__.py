@@ -7,8 +7,8 @@
     >>> run.plot()
     >>> cluster.delete()
 
-These are all the names that notebooks need. Those that are not imported here belong to the package
-``trainyard_kit``, and are loaded when one is first used (`kitlib.plugins`).
+These are all the names that notebooks need. Names that are not imported here belong to the package
+``trainyard_kit``, and are loaded at their first use (`kitlib.plugins`).
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Settings from environment variables, and the folders that come with the kit.
 
-They are read when needed, never at import. What belongs to one cluster or run is an argument instead.
+They are read when needed, never at import. Settings of one cluster or run are arguments instead.
 """
 
 import math
@@ -14,7 +14,7 @@ from pathlib import Path
 from kitlib.errors import BadInput
 
 DEFAULT_CLUSTER = "trainyard"
-# PyTorch's official image; the local cluster runs its own Python environment in its stead.
+# PyTorch's official image; the local cluster runs this Python environment instead.
 DEFAULT_IMAGE = "pytorch/pytorch:2.15.0-cuda13.2-cudnn9-runtime"
 _LABEL = re.compile(r"[\w./-]{1,317}=[\w.-]{0,63}", re.ASCII)
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -32,18 +32,18 @@ class Settings:
         image: Image of the training container (``TRAINYARD_IMAGE``); empty leaves it to the cluster.
         registry: Mirrors for all pods of the kit (``TRAINYARD_REGISTRY``: ``mirror.example/hub`` for Docker
             Hub, ``ghcr.io=mirror.example/ghcr`` for others, separated by spaces); empty is none.
-        run_as_user: Number of the user of training pods and helpers (``TRAINYARD_RUN_AS_USER``); None is the
+        run_as_user: User ID of training pods and helpers (``TRAINYARD_RUN_AS_USER``); None is the
             kit's default, 0 root.
         pull_secret: Secret with which nodes pull that image (``TRAINYARD_PULL_SECRET``); None for a public
             image, or one that the nodes' own identity may pull.
         workshop: Label of all objects, to tell users of a shared cluster apart (``TRAINYARD_WORKSHOP``).
         lifetime: Age at which a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
-        storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
-        tolerations: Of every pod that the kit creates (``TRAINYARD_TOLERATIONS``, taints as kubectl writes
+        storage_class: Default class of volumes (``TRAINYARD_STORAGE_CLASS``); None: the cluster's default.
+        tolerations: Tolerations of the kit's pods (``TRAINYARD_TOLERATIONS``, taints as kubectl writes
             them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
-        labels: Of all that the kit creates (``TRAINYARD_LABELS``: ``team=vision cost-center=42``); a cluster
-            may ask for them.
-        provider: Of clusters that name none (``TRAINYARD_PROVIDER``); a handout sets ``existing``.
+        labels: Labels of all its objects (``TRAINYARD_LABELS``: ``team=vision cost-center=42``); a cluster
+            may require them.
+        provider: Default provider (``TRAINYARD_PROVIDER``); a workshop's handout sets ``existing``.
         budget: Limit in US dollars for clusters at a cloud (``TRAINYARD_BUDGET``); None is no limit.
     """
 
@@ -93,7 +93,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
 
 
 def dollars(amount: str | float, option: str) -> float:
-    """Parse an amount of US dollars; raise BadInput for what is none."""
+    """Parse an amount of US dollars; raise BadInput if it is not one."""
     try:
         number = math.nan if isinstance(amount, bool) else float(amount)
     except (TypeError, ValueError):
@@ -106,7 +106,7 @@ def dollars(amount: str | float, option: str) -> float:
 def _user(number: str | None) -> int | None:
     if number is not None and not (number.isascii() and number.isdecimal()):
         fix = "set it to a number, such as 1000 or 0, or unset it"
-        raise BadInput("this is not the number of a user", about=f"TRAINYARD_RUN_AS_USER={number}", fix=fix)
+        raise BadInput("this is not a user ID", about=f"TRAINYARD_RUN_AS_USER={number}", fix=fix)
     return None if number is None else int(number)
 
 
@@ -120,7 +120,7 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def _toleration(taint: str) -> dict[str, str]:
-    """Build the toleration of a taint: ``key=value:Effect``, whose value and effect may be missing."""
+    """Build the toleration of a taint ``key=value:Effect``; value and effect are optional."""
     subject, _, effect = taint.partition(":")
     key, equals, value = subject.partition("=")
     if not key or effect not in EFFECTS:
@@ -131,7 +131,7 @@ def _toleration(taint: str) -> dict[str, str]:
 
 
 def home_directory() -> Path:
-    """Locate the user's home folder; BadInput where nothing names one, as for users of OpenShift."""
+    """Locate the user's home folder; raise BadInput if there is none, as for users of OpenShift."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -140,12 +140,12 @@ def home_directory() -> Path:
 
 
 def state_folder() -> Path:
-    """Locate the folder for what cannot be created again: ``$XDG_STATE_HOME/trainyard``."""
+    """Locate the folder of state that cannot be recreated: ``$XDG_STATE_HOME/trainyard``."""
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
 def cache_folder() -> Path:
-    """Locate the folder for what can be created again: ``$XDG_CACHE_HOME/trainyard``."""
+    """Locate the folder of files that can be recreated: ``$XDG_CACHE_HOME/trainyard``."""
     return _xdg("XDG_CACHE_HOME", ".cache")
 
 

@@ -27,7 +27,7 @@ class KitError(Exception):
           try:   kit.list_clusters()
     """
 
-    passing = False  # whether trying again a little later may succeed
+    passing = False  # whether a retry may succeed
 
     def __init__(self, what: str, *, about: str, fix: str, detail: str = "") -> None:
         super().__init__(what)
@@ -48,7 +48,7 @@ class KitError(Exception):
 
 
 def plain(fix: str) -> str:
-    """Write a fix for a notebook: its calls and arguments without the backticks."""
+    """Format a fix for a notebook: without the backticks around calls and arguments."""
     return CODE.sub(r"\1", fix)
 
 
@@ -65,7 +65,7 @@ class ClusterNotFound(KitError, LookupError):
 
 
 class ClusterBroken(KitError):
-    """The cluster exists, and cannot be used as it is."""
+    """The cluster exists, but cannot be used in its state."""
 
 
 class ClusterUnreachable(KitError):
@@ -87,7 +87,7 @@ class Rejected(KitError):
 
     Args:
         status: The HTTP status.
-        reason: Of its Status: ``NotFound``, ``AlreadyExists``, ``Invalid`` …
+        reason: The ``reason`` of its Status: ``NotFound``, ``AlreadyExists``, ``Invalid`` …
     """
 
     def __init__(self, what: str, *, about: str, fix: str, status: int = 0, reason: str = "") -> None:
@@ -102,7 +102,7 @@ class LaunchRejected(KitError):
 
 
 class RunExists(KitError):
-    """A run of this name is in the cluster already."""
+    """A run of this name exists in the cluster."""
 
 
 class RunNotFound(KitError, LookupError):
@@ -140,7 +140,7 @@ class FileMissing(KitError, LookupError):
 
 
 class TransferFailed(KitError):
-    """Files could not be copied to or from a volume; nothing partial is left."""
+    """Files could not be copied to or from a volume; no partial files remain."""
 
 
 class VolumeFull(TransferFailed):
@@ -148,7 +148,7 @@ class VolumeFull(TransferFailed):
 
 
 class DatasetFailed(KitError):
-    """A dataset could not be prepared; nothing partial is left."""
+    """A dataset could not be prepared; no partial files remain."""
 
 
 class WaitTimeout(KitError, TimeoutError):
@@ -160,8 +160,8 @@ class NotConfirmed(KitError):
 
 
 class PreflightFailed(KitError):
-    """A cluster at a cloud cannot be created; nothing was created, and nothing costs."""
+    """A cluster at a cloud cannot be created; nothing was created or charged."""
 
 
 class Interrupted(KitError, KeyboardInterrupt):
-    """The user interrupted a wait; what was waited for goes on."""
+    """The user interrupted a wait; the awaited operation continues."""

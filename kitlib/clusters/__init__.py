@@ -39,8 +39,8 @@ def create_cluster(
         provider: ``local``: on this machine; ``existing``: reached by a kubeconfig; ``eks``: at AWS,
             ``gke``: at Google Cloud; both cost money, and ask first. None is what ``TRAINYARD_PROVIDER``
             says, or else ``local``.
-        name: Of the cluster.
-        nodes: How many nodes.
+        name: Name of the cluster.
+        nodes: Number of nodes.
         cpus: Cores of each node; by default an equal share of the machine.
         memory: Memory of each node, as "4Gi"; by default an equal share of the machine.
         gpus: GPUs of each node, a number or ``kit.GPU(…)``; by default those of the machine.
@@ -80,7 +80,7 @@ def connect(
         kubeconfig: Of a cluster that the kit did not create; needed once, the kit keeps its path.
         context: One of the kubeconfig's contexts.
         start: Start a local cluster that has stopped, as after a restart of the machine.
-        where: Its location, on a machine that did not create it: as for `find`.
+        where: Its location, as for `find`; only needed on a machine that did not create it.
 
     Raises:
         ClusterNotFound: There is none of this name; the error lists the existing ones.
@@ -168,7 +168,7 @@ def list_clusters() -> Table:
 
 @checked
 def clean_up(cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
-    """Delete the kit's runs and volumes in a cluster, and not the cluster; return what is left. Idempotent.
+    """Delete the kit's runs and volumes in a cluster, but not the cluster; return what remains. Idempotent.
 
     Args:
         cluster: The cluster, or its name.
@@ -209,10 +209,10 @@ def _used() -> list[str]:
 def _not_there(name: str, provider: str) -> ClusterNotFound:
     known = [str(cluster["cluster"]) for cluster in provider_class(provider).list()]
     return ClusterNotFound(
-        f"{provider} has no cluster of that name there",
+        f"{provider} has no cluster of that name at this location",
         about=f'cluster "{name}"',
-        fix=f'say where it is, or create it: `kit.create_cluster("{provider}", name="{name}")`'
-        + (f"; used from here: {', '.join(known)}" if known else ""),
+        fix=f'pass its location, or create it: `kit.create_cluster("{provider}", name="{name}")`'
+        + (f"; used from this machine: {', '.join(known)}" if known else ""),
     )
 
 

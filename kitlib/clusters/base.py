@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 class Cluster(AbstractContextManager["Cluster"], ABC):
     """A Kubernetes cluster; as a context manager it is deleted at the end.
 
-    This is all that the kit knows of a provider. The contract:
+    This is all that the kit requires of a provider. The contract:
 
     - The abstract methods say how a cluster is created, found, listed, reached, and deleted. `create` is
       idempotent: it returns a healthy cluster of this name and shape as it is. `find` returns None for a name
@@ -61,12 +61,12 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     @classmethod
     @abstractmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool) -> "Cluster":
-        """Create a cluster, or return the one that is there."""
+        """Create a cluster, or return the existing one."""
 
     @classmethod
     @abstractmethod
     def find(cls, name: str) -> "Cluster | None":
-        """Find a cluster, in whatever state; its keyword arguments are where to look, as ``region``."""
+        """Find a cluster in any state; keyword arguments of a provider are its location, as ``region``."""
 
     @classmethod
     @abstractmethod
@@ -151,7 +151,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         tolerate the taint ``nvidia.com/gpu`` on every provider.
 
         Args:
-            gpus: How many the pod has.
+            gpus: Number of GPUs of the pod.
         """
         return {}
 
@@ -159,7 +159,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """The security context of the kit's pods.
 
         Args:
-            user: That somebody has set for them.
+            user: The user ID that the job or the settings specify; None for the default.
         """
         return PodSecurity.read(self.kube, user)
 
@@ -172,10 +172,10 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return {}
 
     def show_packages(self) -> None:  # noqa: B027 elsewhere pods have the packages of their image
-        """Let pods import what this process can, and log what they cannot."""
+        """Let pods import the packages that this process can import, and log the others."""
 
     def image_notice(self, image: str) -> str:
-        """Say that something else runs in the place of an image; empty if nothing does."""
+        """Describe what runs instead of an image; empty if the image itself runs."""
         return ""
 
     def share_files(
@@ -192,7 +192,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     def _switch(self, verb: str, node: str) -> None:
         """Stop, shut down, start, isolate or reconnect a node."""
-        what = f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}"
+        what = f"the kit cannot {verb} nodes of a cluster of the provider {self.provider}"
         fix = 'use a local cluster: `kit.create_cluster("local")`'
         raise BadInput(what, about=f'node "{node}" of cluster "{self.name}"', fix=fix)
 
@@ -212,7 +212,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return nodes.table(nodes.list_nodes(self.kube))
 
     def overload(self) -> tuple[str, ...]:
-        """List what it is short of, who uses most of it and the command that ends that; empty if not known.
+        """List its short resources, their largest users and a command for each; empty if not known.
 
         Memory, disk, processes, the memory of Secrets; of the machine, also time.
         """
@@ -238,7 +238,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         after each cell.
 
         Args:
-            minutes: How long at most.
+            minutes: Maximum duration.
 
         Returns:
             A watch, which displays itself; ``stop()`` ends it, ``save("cluster.png")`` writes its picture.
@@ -319,9 +319,9 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 
         Args:
-            name: By which pods mount it.
-            size: At least so much.
-            storage_class: By default that of the settings, or else the cluster's default.
+            name: Name of the claim, by which pods mount it.
+            size: Minimum capacity, as "5Gi".
+            storage_class: By default the class of the settings, or else the cluster's default.
             source: Of an existing volume: ``{"nfs": {"server": "10.0.0.2", "path": "/share"}}``.
             access_mode: ``ReadWriteMany`` for pods on all nodes, ``ReadWriteOnce`` for pods that are all on
                 one; by default the first, or on a cluster with one node what its class can.
@@ -431,11 +431,11 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def link(
         self, *, bandwidth: str, latency: str = "", between: Sequence[str] = (), node: str = ""
     ) -> Table:
-        """Limit what two racks, zones or nodes exchange, or a node with all others. Return the links.
+        """Limit the link between two racks, zones or nodes, or of one node to all others; return the links.
 
         Args:
-            bandwidth: That programs get in each direction, as ``"100Mbit"``.
-            latency: One way, where the machine's kernel has netem.
+            bandwidth: Bandwidth for programs in each direction, as ``"100Mbit"``.
+            latency: One-way latency, as ``"10ms"``; needs netem in the machine's kernel.
             between: Two racks, as of ``create_cluster(racks=2)``, zones or nodes; or else a ``node``.
         """
         limits = [f"--bandwidth={bandwidth}", f"--latency={latency}"]
@@ -446,11 +446,11 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return self._shape_links(*between, *filter(None, [node]), "--remove")
 
     def links(self) -> Table:
-        """List the links that are limited, with what flows now in the busier direction."""
+        """List the limited links, with the current throughput in the busier direction."""
         return self._shape_links()
 
-    def _shape_links(self, *words: str) -> Table:
-        return self._switched("link", " to ".join(words[:2]))  # which refuses it
+    def _shape_links(self, *arguments: str) -> Table:
+        return self._switched("link", " to ".join(arguments[:2]))  # which raises BadInput
 
     def _switched(self, verb: str, node: str) -> Table:
         now = datetime.now(UTC)
@@ -474,7 +474,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             return error.what
 
     def end_notice(self) -> str:
-        """When the cloud deletes it by itself, and how to put that off; empty if it does not."""
+        """When the cloud will delete the cluster, and how to extend that; empty if it will not."""
         return ""
 
     def announce_end(self) -> "Cluster":

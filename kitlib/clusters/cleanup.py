@@ -23,7 +23,7 @@ def attendees_folder(cluster: str) -> Path:
 def delete_kubeconfigs(cluster: str) -> None:
     """Delete the kubeconfigs of a cluster's attendees, and their handout; idempotent.
 
-    Before the cluster itself, so that none stays where that is interrupted.
+    Called before the cluster is deleted, so that none remains if that is interrupted.
     """
     folder = attendees_folder(cluster)
     if folder.exists():
@@ -49,11 +49,11 @@ def owned(kube: Kube) -> Table:
 
 
 def delete_all(kube: Kube) -> Table:
-    """Delete the kit's runs and volumes in a cluster; return what is left: an empty table."""
+    """Delete the kit's runs and volumes in a cluster; return what remains, normally an empty table."""
     run_names = {str(row["run"]) for row in owned(kube) if row["run"]}
     runs = [Run(kube, name) for name in sorted(run_names)]
     kinds = {run.name: run.objects.kind for run in runs}
-    for name, kind in kinds.items():  # all get the signal at once; what takes long is waiting for the pods
+    for name, kind in kinds.items():  # all pods end at the same time; waiting for them takes longest
         kube.delete(kind, name)
     for run in runs:
         run.delete()

@@ -1,4 +1,4 @@
-"""GPUs that the nodes of a local cluster declare: a data centre's, on a machine that has none."""
+"""Simulated data-centre GPUs that the nodes of a local cluster declare, on a machine without any."""
 
 from kitlib.display.signatures import checked
 from kitlib.errors import BadInput
@@ -8,17 +8,17 @@ NVLINK = ("none", "node", "rack")
 
 
 class GPU(str):
-    """The GPUs of each node, for ``create_cluster(gpus=…)``; on a machine that has GPUs, these are used.
+    """The GPUs of each node, for ``create_cluster(gpus=…)``; a machine that has GPUs uses its own.
 
-    Pods ask for one by ``nvidia.com/gpu``, or by a ResourceClaim of the class ``gpu.nvidia.com``, or
-    ``mig.nvidia.com`` for a partition, with the attributes of NVIDIA's driver. A container that has one finds
+    Pods request one by ``nvidia.com/gpu``, or by a ResourceClaim of the class ``gpu.nvidia.com``, or
+    ``mig.nvidia.com`` for a partition, with the attributes of NVIDIA's driver. Its container has
     ``NVIDIA_VISIBLE_DEVICES`` and an ``nvidia-smi`` that says "declared, simulated". Torch finds no CUDA;
     trainers simulate an accelerator of the model's pace.
 
     Args:
         model: T4, V100, L4, L40S, A100, H100, H200 or B200.
-        count: Of each node, 1 to 16.
-        memory: Of each, as "80Gi"; by default the model's.
+        count: GPUs of each node, 1 to 16.
+        memory: Memory of each GPU, as "80Gi"; by default the model's.
         nvlink: What shares an NVLink domain: "none", a "node" or a "rack".
         pace: Milliseconds that a trainer's simulated accelerator takes for an image; 0 simulates none. By
             default in proportion to the model's throughput: 4 ms on an A100.

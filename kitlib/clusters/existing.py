@@ -19,7 +19,7 @@ from kitlib.k8s.client import Kube
 from kitlib.k8s.kubeconfig import choose, files, keep, search_path, write_whole
 
 Options = dict[str, str | None]
-_here = threading.local()  # the connections of each thread, by name: two notebooks may run in one process
+_thread = threading.local()  # connections of a thread, by name: two notebooks may run in one process
 _process: dict[str, Options] = {}
 log: logging.Logger = logging.getLogger(__name__)
 OPTIONS = {
@@ -30,7 +30,7 @@ OPTIONS = {
 
 
 class ExistingCluster(Cluster):
-    """A cluster that somebody else manages."""
+    """A cluster that is managed outside the kit."""
 
     provider = "existing"
 
@@ -55,14 +55,14 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "ExistingCluster":
-        """Connect to the cluster; its shape stays as it is.
+        """Connect to the cluster; its shape does not change.
 
-        Without options it is in the context and the namespace that were used by this name before, if the
+        Without options it uses the context and the namespace that this name had before, if the
         kubeconfig is the same.
         """
         shape.check_options(OPTIONS, cls.provider)
         if recreate:
-            what = "the kit does not recreate a cluster that it did not make"
+            what = "the kit does not recreate a cluster that it did not create"
             raise BadInput(what, about=f'cluster "{name}"', fix="leave recreate out")
         options, before = shape.options, _connected(name) or _stored(name)
         if not options and before and before["kubeconfig"] == _absolute(search_path()):
@@ -83,11 +83,11 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":
-        """Find the cluster that was used by this name before."""
+        """Find the cluster that was used before under this name."""
         options = _connected(name) or _stored(name)
         if options is None:
             return None
-        # The context that was the current one then, whatever the file's is by now.
+        # The context that was current then, even if the file's current context has changed.
         options = options | {"context": options.get("current") or options["context"]}
         cluster = cls(name, **{key: options[key] for key in OPTIONS})
         _announce(cluster.kube)
@@ -95,16 +95,16 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def list(cls) -> Rows:
-        """List the clusters that were used before; none of them is contacted."""
+        """List the clusters that were used before, without contacting them."""
         return [
             cls._row(path.stem, f"used before; see kit.connect({path.stem!r})")
             for path in sorted(_memory("any").parent.glob("*.json"))
         ]
 
     def remembered(self) -> "ExistingCluster":
-        """Keep what the connection is made from, so that a fresh kernel finds the cluster by its name.
+        """Store the connection's options, so that a new kernel finds the cluster by its name.
 
-        This process keeps to its own connection, whatever another one remembers by the same name.
+        This process keeps its own connection, even if another process stores the same name.
         """
         options: Options = {
             "kubeconfig": _absolute(self._source),
@@ -121,14 +121,14 @@ class ExistingCluster(Cluster):
             )
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, json.dumps(options))
-        _here.options = getattr(_here, "options", {}) | {self.name: options}
+        _thread.options = getattr(_thread, "options", {}) | {self.name: options}
         _process[self.name] = options
         _announce(self.kube)
         return self
 
     @property
     def kubeconfig(self) -> Path:
-        """A file with this connection alone: its server, user, context and namespace."""
+        """A file with only this connection: its server, user, context and namespace."""
         return keep(self._content)
 
     def kubectl_command(self) -> Sequence[str]:
@@ -136,12 +136,12 @@ class ExistingCluster(Cluster):
         return find_kubectl()
 
     def delete(self) -> None:
-        """Delete what the kit created in it, and forget it; the cluster itself stays."""
+        """Delete what the kit created in it, and its stored connection; the cluster itself stays."""
         cleanup.delete_all(self.kube)
         self.forget()
 
     def forget(self) -> None:
-        """Delete what this machine keeps of it."""
+        """Delete this machine's kubeconfigs and stored connection of the cluster."""
         cleanup.delete_kubeconfigs(self.name)
         kubeconfigs.remove(self.name)
         _memory(self.name).unlink(missing_ok=True)
@@ -154,13 +154,13 @@ class ExistingCluster(Cluster):
 
 
 def _connected(name: str) -> Options | None:
-    """Find the options that this thread, or else another of this process, has used by a name."""
-    by_name: dict[str, Options] = getattr(_here, "options", {})
+    """Find the options that this thread, or else another of this process, has used for a name."""
+    by_name: dict[str, Options] = getattr(_thread, "options", {})
     return by_name.get(name) or _process.get(name)
 
 
 def _forget_here(name: str) -> None:
-    getattr(_here, "options", {}).pop(name, None)
+    getattr(_thread, "options", {}).pop(name, None)
     _process.pop(name, None)
 
 
@@ -182,6 +182,6 @@ def _memory(name: str) -> Path:
 
 
 def _announce(kube: Kube) -> None:
-    """Call what other packages do when a kubeconfig has been connected to; those not installed do nothing."""
+    """Call the hooks of installed packages for a new connection (entry points ``kitlib.connected``)."""
     for follow in plugins.load_all("kitlib.connected"):
         follow(kube)

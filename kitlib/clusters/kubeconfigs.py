@@ -1,6 +1,6 @@
 """The user's own kubeconfig: entries of a cluster merged into it, and removed with the cluster.
 
-Nothing is written there unless it is asked for. The kit knows its entries by an extension.
+Nothing is written there unless the user requests it. An extension marks the kit's entries.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 def user_file() -> Path:
-    """Locate the file that kubectl writes: of those of KUBECONFIG the first that exists, or else the last."""
+    """Locate the file that kubectl writes: the first existing file of KUBECONFIG, or else the last."""
     paths = [Path(path).expanduser().absolute() for path in search_path().split(os.pathsep) if path]
     return next((path for path in paths if path.exists()), paths[-1])
 
@@ -35,7 +35,7 @@ def user_file() -> Path:
 def merge(cluster: Cluster) -> Path:
     """Add a cluster to the user's kubeconfig, as the context of its name, and return the file.
 
-    The current context stays if there is one.
+    An existing current context does not change.
 
     Raises:
         BadInput: The file has such an entry that is not the kit's, or cannot be read or written.
@@ -106,7 +106,7 @@ def _owner(item: dict[str, Any], kind: str) -> str | None:
 
 @contextlib.contextmanager
 def _edited(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a kubeconfig's content, and replace the file by what it has become: whole or not at all, 0600."""
+    """Yield a kubeconfig's content, then replace the file atomically with the changed one, mode 0600."""
     path = path.resolve()  # a link stays a link
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from kitlib.k8s.api_errors import rbac_hint
 
 
 def find_kubectl() -> list[str]:
-    """The kubectl on PATH, or else the kit's own, which is obtained first."""
+    """Find the kubectl on PATH, or else the kit's own, which is downloaded first."""
     path = shutil.which("kubectl")
     if path is not None:
         return [path]
@@ -27,15 +27,15 @@ def find_kubectl() -> list[str]:
 
 
 def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, cluster: str) -> Text:
-    """Run kubectl with the words of a command line, with or without ``kubectl``, and return its output."""
+    """Run a kubectl command line, with or without the word ``kubectl``, and return its output."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise BadInput(
-            f"the command cannot be split into words: {error}", about=command, fix="close its quotes"
+            f"the command line cannot be parsed: {error}", about=command, fix="close its quotes"
         ) from error
     words = words[1:] if words[:1] == ["kubectl"] else words
-    done = subprocess.run(
+    completed = subprocess.run(
         [*kubectl, *words],
         env=os.environ | {"KUBECONFIG": str(kubeconfig)},
         stdin=subprocess.DEVNULL,
@@ -44,13 +44,13 @@ def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, clust
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        output = (done.stderr or done.stdout).strip()
-        helps = f"read what it says; kubectl {words[0] if words else ''} --help lists the options"
-        what = output or f"exit status {done.returncode}"
+    if completed.returncode:
+        output = (completed.stderr or completed.stdout).strip()
+        helps = f"see the message; kubectl {words[0] if words else ''} --help lists the options"
+        what = output or f"exit status {completed.returncode}"
         fix = rbac_hint(output) if "forbidden" in output else helps
         raise CommandFailed(what, about=f'kubectl {shlex.join(words)}, in cluster "{cluster}"', fix=fix)
-    return Text(done.stdout or done.stderr)
+    return Text(completed.stdout or completed.stderr)
 
 
 @contextmanager
@@ -71,10 +71,10 @@ def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: 
             line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 5000
             if not line.startswith("Forwarding"):
                 what = (line + process.stdout.read()).strip() or "it ended at once"
-                absent = f"kubectl get {target} shows whether it is there and ready"
+                absent = f"kubectl get {target} shows whether it exists and is ready"
                 fix = rbac_hint(what) if "forbidden" in what else absent
                 raise CommandFailed(what, about=f"kubectl {' '.join(words)}", fix=fix)
-            # It writes a line for each connection, and stops where they are not read.
+            # It writes a line for each connection, and blocks if they are not read.
             reader = threading.Thread(target=deque, args=(process.stdout, 0), name="port-forward")
             reader.start()
             try:

@@ -37,15 +37,15 @@ from kitlib.k8s.quantities import format_bytes
 
 log: logging.Logger = logging.getLogger(__name__)
 LONGEST_NAME = 40
-KEPT_SECONDS = 30 * 24 * 3600  # of a copy of sources
+KEPT_SECONDS = 30 * 24 * 3600  # for which copied sources are kept
 CHOICES = {"mode": ("auto", "namespaces", "plain"), "images": ("auto", "pull", "stand-in")}
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
     "labels": "a dict of labels for every node",
-    "racks": "into how many racks the nodes are dealt: rack-a, rack-b",
-    "warm": "False starts every container's Python afresh",
-    "mode": "namespaces or plain; by default as well as the machine allows",
-    "images": "pull or stand-in, for containers' images; by default the kit's own alone have a stand-in",
+    "racks": "number of racks over which the nodes are distributed: rack-a, rack-b",
+    "warm": "False starts a new Python process for every container",
+    "mode": "namespaces or plain; by default namespaces if the machine allows them",
+    "images": "pull or stand-in, for containers' images; by default only the kit's own have a stand-in",
 }
 BUILT_IN = {
     "metrics-server": "every local cluster runs it beside its API server",
@@ -55,7 +55,7 @@ BUILT_IN = {
 
 @checked_class
 class LocalCluster(ScalableCluster):
-    """A cluster on this machine, with the answer of ``python -m localkube status`` if that is known."""
+    """A cluster on this machine; ``status`` is the result of ``python -m localkube status``, if known."""
 
     provider = "local"
     _shown: tuple[object, ...] = ()  # the state of this process's path that its pods know
@@ -71,7 +71,7 @@ class LocalCluster(ScalableCluster):
         return call("status", self.name)
 
     def overload(self) -> tuple[str, ...]:
-        """List what this machine is short of for its nodes: memory, disk, processes, time."""
+        """List the resources that this machine lacks for its nodes: memory, disk, processes, time."""
         causes = call("status", self.name)["overload"]
         machine = (f"{item['resource']}: {item['what']}; {item['fix']}" for item in causes)
         return (*super().overload(), *machine)
@@ -81,7 +81,7 @@ class LocalCluster(ScalableCluster):
         """Start a cluster, or return the healthy one of this name and shape, with all nodes switched on."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         arguments = _arguments(shape)
-        # Its client takes a third of a second, and is used next.
+        # The import takes a third of a second, and is needed next.
         threading.Thread(target=import_module, args=("kubernetes.config",), daemon=True).start()
         with progress(f"cluster {name}") as line:
             if recreate:
@@ -113,7 +113,7 @@ class LocalCluster(ScalableCluster):
     def find(cls, name: str) -> "LocalCluster | None":
         """Find a cluster of this machine, in whatever state."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
-        # Its record, as in localkube: a process that only looks takes a fifth of what a deletion does.
+        # Reads localkube's record itself: starting its program would take a fifth of a deletion's time.
         return cls(name) if (config.state_folder() / "clusters" / name / "cluster.json").exists() else None
 
     @classmethod
@@ -136,12 +136,12 @@ class LocalCluster(ScalableCluster):
         """Change the number of nodes: it restarts with its objects and volumes, and its pods start again.
 
         Args:
-            nodes: How many.
-            confirm: For clusters at a cloud, whose nodes cost money.
-            budget: For those, too.
+            nodes: Number of nodes.
+            confirm: Only for clusters at a cloud, whose nodes cost money.
+            budget: Only for clusters at a cloud.
 
         Raises:
-            ProviderFailed: It cannot have so many, or did not start.
+            ProviderFailed: The machine cannot run so many, or the cluster did not start.
 
         Example:
             >>> cluster.scale(4)
@@ -170,12 +170,12 @@ class LocalCluster(ScalableCluster):
 
     @property
     def kubeconfig(self) -> Path:
-        """The cluster's own file; no other is ever written."""
+        """The cluster's own file; the kit writes no other."""
         return Path(self._known("kubeconfig"))
 
     @property
     def is_plain(self) -> bool:
-        """Whether pods are processes of this user, isolated from nothing: a cluster for one person."""
+        """Whether pods run as plain processes of this user, without isolation."""
         return bool(self._known("mode") == "plain")
 
     def kubectl_command(self) -> Sequence[str]:
@@ -208,7 +208,7 @@ class LocalCluster(ScalableCluster):
         return True
 
     def show_packages(self) -> None:
-        """Let pods import what this process can: packages from outside the environment, where they lie."""
+        """Let pods import what this process can: packages outside the environment at their own paths."""
         own = (Path.cwd(), Path(getattr(sys.modules["__main__"], "__file__", "")).parent.absolute())
         entries = [path for path in map(Path, sys.path) if path.is_absolute() and path not in own]
         packages = [place for place in (*entries, *map(Path, site.getsitepackages())) if place.exists()]
@@ -222,14 +222,14 @@ class LocalCluster(ScalableCluster):
             log.warning("pods cannot import from %s: %s; %s", place, why, fix)
 
     def image_notice(self, image: str) -> str:
-        """Say what stands in for an image that is not in this machine's store."""
+        """Describe the stand-in of an image that is not in this machine's store."""
         shown = call("stand-in", image)
         fix = "trainyard image load FILE puts it into the store"
         where = f'image "{image}" is not in this machine\'s store, and where no registry has it'
         return f"{where}, it is replaced by {shown} ({fix})" if shown else ""
 
     def share_files(self, files: Mapping[str, str | bytes], modes: Mapping[str, int]) -> dict[str, object]:
-        """Copy files into the cache, by their content; what is older than a month goes."""
+        """Copy files into the cache, named by a digest of their content; delete copies older than a month."""
         digest = hashlib.sha256(repr((sorted(files.items()), sorted(modes.items()))).encode()).hexdigest()
         top = config.cache_folder() / "sources"
         for old in top.glob("*") if top.is_dir() else ():
@@ -252,7 +252,7 @@ class LocalCluster(ScalableCluster):
         return {"hostPath": {"path": str(place), "type": "Directory"}}
 
     def pod_security(self, user: int | None = None) -> PodSecurity:
-        """That of every cluster; in plain mode none, as every process is this user's."""
+        """The default security context; in plain mode none, as every process runs as this user."""
         return PodSecurity(None, restricted=False) if self.is_plain else PodSecurity.of(user)
 
     def built_in(self, operator: str) -> str:
@@ -336,5 +336,5 @@ def _chosen(name: str, value: object) -> str | None:
 def _port(port: object) -> int | None:
     if port is not None and (type(port) is not int or not 0 < port < 65536):
         what = "a port is a whole number from 1 to 65535"
-        raise BadInput(what, about=f"port={port!r}", fix="leave it out, and a free one is taken")
+        raise BadInput(what, about=f"port={port!r}", fix="leave it out to use a free port")
     return port

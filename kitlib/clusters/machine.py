@@ -1,7 +1,7 @@
-"""This machine: the program of the local cluster, what it can do, and the images that it has programs for.
+"""This machine: the local cluster's program, the machine's capabilities, and the images that it can run.
 
-The package `localkube`, a distribution of its own, is started as a program that answers in JSON lines, and
-never imported: the kit would work with another one that has the same verbs.
+The package `localkube`, a separate distribution, is started as a program that prints JSON lines, and
+never imported: any program with the same verbs could replace it.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def is_installed() -> bool:
 
 
 class Unfinished(KeyboardInterrupt):
-    """The program was interrupted, and ended before it had cleaned up."""
+    """The program was interrupted, and ended before its clean-up was complete."""
 
 
 def call(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
@@ -61,7 +61,7 @@ def call(*arguments: str, report: Callable[[str], None] = lambda text: None) -> 
     environment["TRAINYARD_VERBS"] = str(VERBS)
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe fills up, and stops the program
-        # A Ctrl-C comes to us alone, and is passed on below.
+        # In a session of its own, the program gets no Ctrl-C; it is passed on below.
         subprocess.Popen(
             command,
             stdin=DEVNULL,
@@ -105,7 +105,7 @@ def call(*arguments: str, report: Callable[[str], None] = lambda text: None) -> 
 
 
 def _for_the_kit(values: dict[str, Any]) -> dict[str, Any]:
-    """Name the kit's calls and commands in texts that name verbs."""
+    """Replace localkube's verbs in texts by the kit's calls and commands."""
 
     def call_of(match: re.Match[str]) -> str:
         verb, operands = match.groups()
@@ -117,9 +117,9 @@ def _for_the_kit(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interrupt(process: subprocess.Popen[str]) -> bool:
-    """Send SIGINT to the program and its children; return whether it has cleaned up and ended.
+    """Send SIGINT to the program and its children; return whether it ended with its clean-up complete.
 
-    The user need not wait for that: another Ctrl-C kills it.
+    Another Ctrl-C kills it at once.
     """
     try:
         with contextlib.suppress(ProcessLookupError):

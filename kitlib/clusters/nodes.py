@@ -55,7 +55,7 @@ def problems(node: Object) -> list[str]:
 
 
 def shortages(nodes: Iterable[Object]) -> tuple[str, ...]:
-    """List what nodes are short of, who uses most of it, and the command that ends that.
+    """List the resources that nodes lack, their largest users, and a command that frees them.
 
     A local cluster's kubelet annotates its nodes; other nodes have conditions alone.
     """
@@ -72,13 +72,13 @@ def shortages(nodes: Iterable[Object]) -> tuple[str, ...]:
 
 
 def readiness(nodes: Iterable[Object]) -> str:
-    """Count the Ready nodes, in words."""
+    """Describe how many nodes are Ready."""
     ready = [is_ready(node) for node in nodes]
     return f"{sum(ready)} of {len(ready)} nodes are Ready"
 
 
 def table(nodes: Iterable[Object]) -> Table:
-    """A row for each node, with what is allocatable on it."""
+    """Tabulate nodes with their allocatable resources."""
     rows = []
     for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
         has = node["status"].get("allocatable") or {}
@@ -107,8 +107,8 @@ def usage(kube: Kube, of: str) -> Table:
     except Rejected as error:
         if error.status not in (404, 503):
             raise
-        what, about = f"no usage of {of} is known", f'metrics-server of cluster "{kube.cluster}"'
-        fix = "ask again in half a minute if the cluster is new; otherwise install metrics-server"
+        what, about = f"there are no usage figures of {of}", f'metrics-server of cluster "{kube.cluster}"'
+        fix = "try again in 30 seconds if the cluster is new; otherwise install metrics-server"
         raise Rejected(what, about=about, fix=fix, status=error.status, reason=error.reason) from error
     return pod_usage(figures) if of == "pods" else node_usage(figures, list_nodes(kube))
 

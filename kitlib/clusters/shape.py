@@ -1,4 +1,4 @@
-"""The size of a cluster that is to be created, checked before anything is started."""
+"""The size of a new cluster, checked before anything is started."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

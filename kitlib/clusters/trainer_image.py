@@ -1,6 +1,6 @@
-"""The trainer image that was built for a cluster, remembered on the cluster itself, in a ConfigMap.
+"""The trainer image that was built for a cluster, stored in a ConfigMap of the cluster itself.
 
-So every job of every user has it, from any machine. It is built and pushed by
+So every job of every user gets it, from any machine. It is built and pushed by
 `trainyard_kit.container_images`.
 """
 
@@ -15,7 +15,7 @@ from kitlib.k8s.manifests import merge
 
 TRAINER = "trainyard/trainer"  # the image's name in every registry
 FOLDER = "trainer-image"  # of manifests/
-# What can be imported in PyTorch's official image: torch, torchvision, and what these need.
+# Modules in PyTorch's official image: torch, torchvision, and their dependencies.
 OFFICIAL = frozenset(
     ["PIL", "cuda", "filelock", "fsspec", "functorch", "isympy", "jinja2", "markupsafe", "mpmath", "networkx"]
     + ["numpy", "nvidia", "setuptools", "sympy", "torch", "torchgen", "torchvision", "triton"]
@@ -48,7 +48,7 @@ def missing_tag(image: str) -> str:
 def remember(kube: Kube, image: str) -> None:
     """Write the image's reference to the cluster, where all its users may read it."""
     labels = names.labels()
-    del labels[names.EXPIRES]  # it stays as long as the cluster
+    del labels[names.EXPIRES]  # it is kept as long as the cluster
     for kind in ("role", "rolebinding", "configmap"):
         (item,) = manifests.read(config.manifests(FOLDER, f"{kind}.yaml"))
         data = {"data": {"image": image}} if kind == "configmap" else {}

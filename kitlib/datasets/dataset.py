@@ -39,9 +39,9 @@ WITH_RECORDS = ("digits", "mnist", "cifar10")
 MOUNT = "/data"  # where the course's pods see the volume
 PREPARE_SECONDS = 3600
 SOURCES = {None: "auto", True: "synthetic", False: "real"}
-# Variables of this process that the Job gets: how to reach the network.
+# Variables of this process that the Job gets, to reach the network.
 NETWORK_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
-# Of a workshop: the claim that everybody reads, its mount path, and the annotation that lists its datasets.
+# A workshop's shared claim, its mount path, and the annotation that lists its datasets.
 SHARED, SHARED_MOUNT, SHARED_NOTE = "workshop-datasets", "/datasets", "trainyard/datasets"
 STAND_IN = "SYNTHETIC images, not the real ones"
 
@@ -55,7 +55,7 @@ class Dataset:
         volume: The volume that has it, in the folder of its name.
         synthetic: Whether its images are stand-ins, because the real ones could not be downloaded.
         source: Its origin.
-        classes: Their names, by number.
+        classes: Names of the classes, by number.
         train_images: Number of images for training.
         test_images: Number of images for testing.
         records: Number of records for training and for testing beside the images; empty if there are none.
@@ -120,10 +120,10 @@ class DatasetJob(Job):
         dataset: One of :data:`NAMES`.
         volume: The volume to put it on.
         synthetic: True draws stand-ins, False insists on the real images, None prefers the real ones.
-        limit: Draw only so many stand-ins for training.
+        limit: Maximum number of stand-ins for training.
         records: Write records as well, which the parameter server's workers read by range.
         folder: The folder of the volume in which the dataset gets its own; by default the root.
-        name: Of the run.
+        name: Name of the run.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class DatasetJob(Job):
         if limit is not None:
             check_count(limit, what="limit", least=10, most=100_000)
         if records and dataset not in WITH_RECORDS:
-            what = "its images cannot be made into records, which all have one size"
+            what = "its images cannot be converted to records, which all have one size"
             raise BadInput(what, about=repr(dataset), fix=f"one of {', '.join(WITH_RECORDS)}")
         self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
         self.root: str = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
@@ -207,17 +207,17 @@ def prepare_dataset(
     records: bool = False,
     timeout: float = PREPARE_SECONDS,
 ) -> Dataset:
-    """Prepare a dataset on a volume; one that is there and fits the arguments is reused.
+    """Prepare a dataset on a volume; an existing one that fits the arguments is reused.
 
-    In a workshop that has staged it for everybody, the shared one is used, whatever the volume: mount
+    In a workshop with a shared copy, that copy is used, whatever the volume: mount
     `Dataset.volumes` in pods.
 
     Args:
         name: ``digits``, ``mnist``, ``cifar10`` or ``tiny-imagenet-200``.
         volume: The volume to put it on.
         synthetic: True draws stand-in images of the same format, False insists on the real ones; by
-            default the real ones, or stand-ins, with a notice, where they cannot be reached.
-        limit: Of stand-ins, draw at least so many for training, and not all.
+            default the real ones, or stand-ins, with a notice, if they cannot be reached.
+        limit: Number of stand-ins to draw for training; by default as many as real images.
         records: Write records, too, for `ParameterServer`: one file each for training and testing.
         timeout: Seconds.
 
@@ -244,7 +244,7 @@ def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
     for place, existing in _places(volume, job.dataset, records=job.records):
         if existing is None or (job.records and "records" not in existing):
             continue
-        # How many are drawn, the instructor has decided for all.
+        # The instructor has chosen the number of stand-ins of a shared dataset.
         enough = job.limit if place is volume else existing.get("limit")
         if _suits(existing, job.synthetic, enough):
             return _dataset(place, existing)
@@ -255,13 +255,13 @@ def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
 def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:
     """Upload your own images, one folder for each class, as a dataset.
 
-    Either the folder has a folder for each class, or it has ``train`` and ``val`` (or ``test``) with those
-    in them. An earlier upload of this name is replaced.
+    The folder has a folder for each class, or ``train`` and ``val`` (or ``test``), each with such
+    folders. An earlier upload of this name is replaced.
 
     Args:
         path: The folder.
         volume: The volume to put it on.
-        name: Of the dataset; by default the folder's.
+        name: Name of the dataset; by default the folder's.
 
     Raises:
         BadInput: It has no images in folders of classes, or one that cannot be read.
@@ -297,7 +297,7 @@ def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volum
 
 
 def description_of(volume: Volume, name: str) -> dict[str, Any] | None:
-    """Read the description of a dataset on a volume; None where it is missing or incomplete."""
+    """Read the description of a dataset on a volume; None if it is missing or incomplete."""
     try:
         return json.loads(volume.read(f"{name}/dataset.json"))
     except (FileMissing, ValueError):
@@ -321,9 +321,9 @@ def _follow(run: Run, line: Progress, timeout: float) -> dict[str, Any]:
             return dict(fields)
         if event.event == "error":
             raise _failed(run, str(fields["message"]))
-        if words := _words(event.event, fields):
+        if words := _status_line(event.event, fields):
             line.update(words)
-    run.wait(timeout=timeout)  # it was killed, and is started again; or its traceback says why not
+    run.wait(timeout=timeout)  # its pod was killed and restarts; or its traceback explains the failure
     return _last(run)
 
 
@@ -334,7 +334,7 @@ def _last(run: Run) -> dict[str, Any]:
     return ends.iloc[-1].to_dict()
 
 
-def _words(event: str, fields: Mapping[str, Any]) -> str:
+def _status_line(event: str, fields: Mapping[str, Any]) -> str:
     if event == "source":
         return f"{'reached' if fields['reached'] else 'not reached:'} {fields['url']} {fields.get('why', '')}"
     if event == "synthetic":
@@ -348,7 +348,7 @@ def _words(event: str, fields: Mapping[str, Any]) -> str:
 
 def _failed(run: Run, message: str) -> DatasetFailed:
     fixes = {
-        "the volume": "make a larger volume, or remove what is not needed from this one",
+        "the volume": "create a larger volume, or delete files from this one",
         "wrong checksum": "set TRAINYARD_DATASET_MIRROR to the address of a folder that has the right files",
         "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or pass `synthetic=True`",
     }

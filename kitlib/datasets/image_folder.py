@@ -57,7 +57,7 @@ class ImageFolder:
 
 
 def read(path: Path) -> ImageFolder:
-    """Read a folder of images; raise BadInput without any, or for test classes that are not trained."""
+    """Read a folder of images; raise BadInput if it has none, or test classes without training images."""
     if not path.is_dir():
         raise BadInput("there is no such folder here", about=str(path), fix="give one that exists")
     train = next((path / part for part in TRAIN if (path / part).is_dir()), path)
@@ -68,7 +68,7 @@ def read(path: Path) -> ImageFolder:
         raise BadInput("there are no images in folders of classes", about=str(train), fix=fix)
     tested = _by_class(test) if test else {}
     if unknown := sorted(set(tested) - set(by_class)):
-        what = f"some classes are tested and not trained: {', '.join(unknown[:5])}"
+        what = f"some test classes have no training images: {', '.join(unknown[:5])}"
         raise BadInput(what, about=str(test), fix="give both folders the same classes")
     images = [(path, name) for name, paths in by_class.items() for path in paths]
     return ImageFolder(path.absolute(), list(by_class), images, sum(map(len, tested.values())))

@@ -1,4 +1,4 @@
-"""The progress of a wait: one line that changes, in a terminal or in a notebook, else the log.
+"""Progress of a wait: one line that is updated in a terminal or a notebook; otherwise log records.
 
 A script without a terminal gets a record of the logger ``trainyard`` for each change, which the command
 writes to stderr. Live charts and tables are in `kitlib.widgets`.
@@ -19,14 +19,14 @@ from kitlib.display.tables import printable
 log: logging.Logger = logging.getLogger("trainyard")
 BAR = 20  # characters of a bar in a terminal
 _COUNT = re.compile(r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) of (?:about )?(\d[\d,]*(?:\.\d+)?)\b")
-_elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
+_log_only: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A line of text about what happens now; used as a context manager."""
+    """A line of text about the current step; used as a context manager."""
 
-    rewrites = False  # whether a line replaces the one before
-    in_place = False  # whether people see it change, so that it may show each step
+    rewrites = False  # whether a line replaces the previous one
+    in_place = False  # whether it is updated in place, so that it can show each step
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -40,11 +40,11 @@ class Progress(AbstractContextManager["Progress"]):
             self.show(text)
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
         log.info("%s: %s", self.title, text)
 
     def done(self, text: str, *, seconds: float | None = None) -> None:
-        """Show the result, which stays, and how long it took: by default as long as this line was shown."""
+        """Show the result permanently, with its duration: by default since this object was created."""
         self.last = text
         took = f"{time.monotonic() - self.began:.1f}" if seconds is None else f"{seconds:.0f}"
         self.finish(f"{text} ({took} s)")
@@ -118,7 +118,7 @@ class NotebookProgress(Progress):
 
 
 class PartialProgress(Progress):
-    """A part of something longer: it updates the line of the whole, and leaves the result to that."""
+    """A part of a longer operation: updates that operation's line, and shows no result."""
 
     def __init__(self, title: str, update: Callable[[str], None]) -> None:
         super().__init__(title)
@@ -132,7 +132,7 @@ class PartialProgress(Progress):
 
 
 def share(text: str) -> float | None:
-    """Parse the share that is done, between 0 and 1, from a text that counts; None from another.
+    """Parse the completed share, between 0 and 1, from a text with counts; None if it has none.
 
     Example:
         >>> share("Building: 709 of about 2,836 packages compiled, 2 min so far")
@@ -145,8 +145,8 @@ def share(text: str) -> float | None:
 
 
 def progress(title: str) -> Progress:
-    """Create the kind of progress that can be seen here."""
-    if _elsewhere.get():
+    """Create the kind of progress that fits this terminal, notebook or log."""
+    if _log_only.get():
         return Progress(title)
     if in_notebook():
         return NotebookProgress(title)
@@ -155,17 +155,17 @@ def progress(title: str) -> Progress:
 
 @contextmanager
 def shown_elsewhere() -> Iterator[None]:
-    """Log progress alone: a thread's output would land in the cell that runs meanwhile."""
-    token = _elsewhere.set(True)
+    """Only log progress: a thread's output would appear in the cell that runs at that time."""
+    token = _log_only.set(True)
     try:
         yield
     finally:
-        _elsewhere.reset(token)
+        _log_only.reset(token)
 
 
 def is_shown_elsewhere() -> bool:
     """Whether this runs in `shown_elsewhere`."""
-    return _elsewhere.get()
+    return _log_only.get()
 
 
 def in_notebook() -> bool:

@@ -1,6 +1,6 @@
-"""Arguments as people see them: Shift-Tab shows all of them, and an error names the one that was meant.
+"""Checked arguments: Shift-Tab shows all of them, and an error names the nearest one.
 
-Python's own TypeError names neither the arguments that there are nor the near one, and a function that passes
+Python's own TypeError names neither the existing arguments nor the nearest one, and a function that passes
 its keywords on shows none of them.
 """
 
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
 NOTHING: Mapping[str, object] = MappingProxyType({})
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-# What other libraries call it, where the spelling is not near.
+# Names in other libraries whose spelling is not near.
 _SYNONYMS = {
     "replicas": ("nodes", "workers"),
     "num_workers": ("nodes", "workers"),
@@ -43,12 +43,12 @@ def checked(*, options: Callable[..., object] | Mapping[str, object]) -> Callabl
 def checked(
     function: Function | None = None, *, options: Callable[..., object] | Mapping[str, object] = NOTHING
 ) -> Function | Callable[[Function], Function]:
-    """Raise BadInput, which names the near argument, where a function is called with one that it lacks.
+    """Raise BadInput, which names the nearest argument, for a call with an unknown one.
 
     Args:
         function: The function.
-        options: What its ``**`` argument is passed to, or the names of what that takes: the signature has
-            them in its place.
+        options: The function to which its ``**`` argument is passed, or its names: the signature has
+            these in its place.
 
     Example:
         >>> launch("train.py", node=4)
@@ -94,7 +94,7 @@ def _base_constructor(kind: type) -> Callable[..., object] | Mapping[str, object
 def _expanded(
     signature: inspect.Signature, options: Callable[..., object] | Mapping[str, object]
 ) -> inspect.Signature:
-    """Put what a ``**`` argument takes in its place."""
+    """Replace a ``**`` argument by the keywords that it takes."""
     parameters = list(signature.parameters.values())
     if not options or not parameters or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
         return signature
@@ -129,7 +129,7 @@ def _explain(signature: inspect.Signature, name: str, keywords: Mapping[str, Any
 
 
 def near_argument(wrong: str, names: Sequence[str], *, value: object = None, otherwise: str = "") -> str:
-    """Name the argument that was meant, as it would be written; or all that there are.
+    """Write the call's nearest argument with the value; or list all arguments.
 
     Example:
         >>> near_argument("node", ["nodes", "args"], value=4)

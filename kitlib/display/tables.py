@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])"
 )  # colours and the like; ECMA-48
-# The rest of what moves a cursor or turns the direction of text around; and halves of characters.
+# Other characters that move a cursor or change the direction of text; and lone surrogates.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
-SHOWN_LINES, SHOWN_CHARACTERS = 1000, 2000  # of a text, of a line, by a cell: a notebook keeps all of it
+SHOWN_LINES, SHOWN_CHARACTERS = (
+    1000,
+    2000,
+)  # lines of a text and characters of a line in a cell: a notebook file keeps them all
 
 
 class Text(str):
@@ -39,7 +42,7 @@ class Text(str):
 
 
 def shorten(lines: Sequence[str], call: str, *, hidden: int) -> str:
-    """Join the beginnings of lines, after one that says how many are hidden, and what shows all of them."""
+    """Join shortened lines, after one with the number of hidden lines and the call that shows all."""
     end = [line[:SHOWN_CHARACTERS] + "…" * (len(line) > SHOWN_CHARACTERS) for line in lines]
     return "\n".join([f"… {hidden:,} earlier lines; {call} shows all of them"][: hidden and 1] + end)
 
@@ -68,7 +71,7 @@ class Table:
         return dict(zip(self.columns, self.rows[index], strict=True))
 
     def frame(self) -> "pandas.DataFrame":
-        """Convert it into a pandas DataFrame."""
+        """Convert to a pandas DataFrame."""
         import pandas  # half a second, and seldom needed
 
         return pandas.DataFrame(list(self), columns=list(self.columns))
@@ -115,7 +118,7 @@ def printable(text: str) -> str:
 
 
 def facts(about: Mapping[str, object]) -> Table:
-    """Tabulate the properties of one thing, in two columns."""
+    """Tabulate properties in two columns."""
     return Table(("what", "value"), list(about.items()))
 
 

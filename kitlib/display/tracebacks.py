@@ -1,6 +1,6 @@
-"""Find the tracebacks in a log, whoever wrote them: Python, C++, a chain of them, a process of another.
+"""Find the tracebacks in a log: of Python, C++, chained ones, and those of child processes.
 
-torchrun adds a traceback of its own for each process, which is left out. Which of a run's tracebacks explains
+torchrun's own traceback for each process is dropped. Which of a run's tracebacks explains
 its failure is in `kitlib.causes.ends`. Pure: log lines in, tracebacks out.
 """
 
@@ -53,11 +53,11 @@ class Traceback:
 
     Attributes:
         time: When its first line was written.
-        text: The whole, without torch's prefixes.
-        error: The exception's type and message: of a chain the last one, of a process that reports another's
-            the other's, of a group all. The text may have more of its lines, and its notes.
-        rank: The process's rank where torch named it, else None.
-        survived: Whether it ended a thread alone, or was only logged: the process may have gone on.
+        text: The whole traceback, without torch's prefixes.
+        error: The exception's type and message: of a chain the last one, of a process that reports a child's
+            the child's, of a group all. The text may have more of its lines, and its notes.
+        rank: The process's rank if torch named it, else None.
+        survived: Whether it ended only a thread, or was only logged: the process may have continued.
     """
 
     time: str
@@ -74,7 +74,7 @@ class Traceback:
 
 def find(lines: Iterable[Line]) -> list[Traceback]:
     """Find the tracebacks in one pod's log, without torchrun's own."""
-    by_prefix: dict[str, list[Line]] = {}  # processes of one pod write through each other
+    by_prefix: dict[str, list[Line]] = {}  # lines of a pod's processes are interleaved
     for line in lines:
         text = line.text[:LONGEST_LINE]
         prefix = _PREFIX.match(text)
@@ -86,7 +86,7 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
 
 
 def _is_launchers(failure: Traceback) -> bool:
-    """Tell whether torchrun wrote it, which may not have come to its message yet."""
+    """Tell whether torchrun wrote it, perhaps without its message yet."""
     cut = failure.text.endswith(failure.error) and failure.error.startswith(" ")
     return any(noise in failure.error for noise in _NOISE) or (
         cut and "torch/distributed/run.py" in failure.text
@@ -129,7 +129,7 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
     asserted: tuple[int, str] | None = None  # searched for once, where an error says that there was one
     while index < len(texts):
         start, index, block, error = index, *_block(texts, index)
-        # Two processes write through each other: these frames are of neither, and the messages follow.
+        # Interleaved tracebacks of two processes: these frames belong to neither, the messages follow.
         mixed = _FRAME.match(error) and index < len(texts) and _is_head(texts[index])
         if block and not mixed:
             survived = bool(start and _SURVIVED.match(texts[start - 1]))
@@ -148,7 +148,7 @@ def _device_assertion(texts: Sequence[str]) -> tuple[int, str]:
 
 
 def _own_lines(message: str) -> str:
-    """Shorten a message to the lines that are surely its own, where the log is that of several processes."""
+    """Shorten a message to the lines that are certainly its own, in a log of several processes."""
     first, *following = message.split("\n")
     message_lines = [first]
     for line in following:
@@ -163,7 +163,7 @@ def _own_lines(message: str) -> str:
 
 
 def _block(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
-    """Read what begins at an index: the index after it, its lines and its error; no lines if nothing does."""
+    """Read the report that begins at an index: the next index, its lines and its error; no lines if none."""
     index, lines, error = _part(texts, start)
     while lines:
         near = next((end for end in range(index, min(index + 6, len(texts))) if _is_head(texts[end])), None)
@@ -200,7 +200,7 @@ def _is_head(text: str) -> bool:
 
 
 def _plain(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
-    """Read frames and the message after them; lines of other processes in between are left out."""
+    """Read frames and the message after them, without lines of other processes in between."""
     frames, index = list[str](), start
     while index < len(texts) and not _is_head(texts[index]):
         text = texts[index]
@@ -214,7 +214,7 @@ def _plain(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
 
 
 def _message(texts: Sequence[str], start: int) -> tuple[int, list[str]]:
-    """Read a message from its first line on: it ends before what others write, or with the log."""
+    """Read a message from its first line: it ends before other output, or with the log."""
     index = start + 1
     while index < min(start + MOST_LINES, len(texts)):
         text = texts[index]
@@ -239,7 +239,7 @@ def _group(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
 
 
 def _joined(lines: Sequence[Line]) -> list[Line]:
-    """Have each head directly before its first frame: torchrun mixes a process's two streams."""
+    """Move each head directly before its first frame: torchrun mixes a process's two streams."""
     sequence = list(lines)
     for index, line in enumerate(sequence):
         if line.text.rstrip() == _HEAD:

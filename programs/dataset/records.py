@@ -36,7 +36,7 @@ def write_records(place: Path, description: dict[str, Any]) -> dict[str, Any]:
     if read is None:
         known = ", ".join(READERS)
         raise Trouble(
-            f"{description['name']} cannot be made into records, which all have one size; {known} can"
+            f"{description['name']} cannot be converted to records, which all have one size; {known} can"
         )
     say("progress", doing="writing the records", percent=None)
     for left in place.glob(".records-*"):  # left by a killed process

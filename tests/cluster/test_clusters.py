@@ -117,7 +117,7 @@ def test_any_cluster_with_a_kubeconfig_can_be_used(local_cluster):
     servers = {yaml.safe_load(path.read_text())["clusters"][0]["cluster"]["server"] for path in paths}
     assert len(servers) == 1, "the kit remembers where it lies"
     assert ("mine", "existing") in [(row["cluster"], row["provider"]) for row in kit.list_clusters()]
-    with pytest.raises(BadInput, match="not the kit's to stop"):
+    with pytest.raises(BadInput, match="the kit cannot stop nodes"):
         again.stop_node("node-3")
     again.delete()
     assert len(local_cluster.nodes()) == 4

@@ -90,7 +90,7 @@ def test_images_of_many_sizes_make_no_records(prepare):
     output, status = prepare("tiny-imagenet-200", "--source=synthetic", "--limit=10", "--records")
     assert (status, output["event"]) == (1, "error")
     assert "digits, mnist, cifar10 can" in output["message"]
-    with pytest.raises(BadInput, match="cannot be made into records"):
+    with pytest.raises(BadInput, match="cannot be converted to records"):
         DatasetJob("tiny-imagenet-200", volume="shared", records=True)
 
 

@@ -119,7 +119,7 @@ def test_deleting_a_cluster_that_nobody_has_is_an_error_that_says_where_to_look_
 @pytest.mark.usefixtures("rented")
 def test_a_cluster_is_found_at_the_place_that_is_named_and_nowhere_else():
     assert kit.connect("lab", provider="rented", region="eu-1").name == "lab"
-    with pytest.raises(ClusterNotFound, match="used from here: lab"):
+    with pytest.raises(ClusterNotFound, match="used from this machine: lab"):
         kit.connect("lab", provider="rented", region="us-9")
     with pytest.raises(BadInput, match="found by: region"):
         kit.connect("lab", provider="rented", zone="a")

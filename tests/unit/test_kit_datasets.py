@@ -75,7 +75,7 @@ def test_images_for_testing_have_a_folder_of_their_own_and_the_same_classes(tmp_
     dataset = image_folder.read(_images(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png"))
     assert (dataset.classes, dataset.train, dataset.test) == (["cat", "dog"], 2, 1)
     _images(tmp_path, "test/owl/d.png")
-    with pytest.raises(BadInput, match="not trained: owl"):
+    with pytest.raises(BadInput, match="no training images: owl"):
         image_folder.read(tmp_path)
 
 
