@@ -8,14 +8,14 @@ import re
 from decimal import Context, Decimal
 
 _EXACT = Context(prec=100)
-MOST_DIGITS, MOST_POWER = 100, 100  # no program computes with a million digits because a text has them
+MOST_DIGITS, MOST_POWER = 100, 100  # limits the work that a text can cause
 _FORM = re.compile(r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def parse(text: str | int | float) -> Decimal:
-    """Parse a quantity exactly; numbers are accepted as they are.
+    """Parse a quantity exactly; numbers are accepted as well.
 
     Raises:
         ValueError: It is not a quantity; the message shows it.

@@ -34,15 +34,15 @@ def plugin_messages() -> Any:
 
 
 class PluginError(Exception):
-    """A plugin cannot be reached, or refuses; the message has its words."""
+    """A plugin cannot be reached, or refuses; the message is the plugin's."""
 
 
 class PluginClient:
     """Calls the methods of one service on a socket.
 
     Args:
-        directory: In which plugins have their sockets.
-        endpoint: The plugin's, beneath it: no other socket of the machine is connected to.
+        directory: The directory of the plugins' sockets.
+        endpoint: The plugin's socket beneath it; no other socket of the machine is opened.
     """
 
     def __init__(self, directory: Path, endpoint: str, *, service: str) -> None:
@@ -69,7 +69,7 @@ class PluginClient:
             return await self._channel.unary_unary(*self._method(method, answer))(request, timeout=seconds)
 
     async def stream(self, method: str, request: Message, answer: MessageClass) -> AsyncIterator[Any]:
-        """Yield what a method answers, until it ends."""
+        """Yield the messages of a streaming method, until it ends."""
         with self._refusals():
             async for message in self._channel.unary_stream(*self._method(method, answer))(request):
                 yield message
@@ -86,7 +86,7 @@ class PluginClient:
 
     @property
     def is_refused(self) -> bool:
-        """Whether nobody listens on the socket any more, or yet; connects where it is not connected."""
+        """Whether nothing listens on the socket (any more, or yet); tries to connect if necessary."""
         return self._channel.get_state(try_to_connect=True).name == "TRANSIENT_FAILURE"
 
     async def close(self) -> None:
@@ -98,8 +98,8 @@ class PluginServer:
     """Serves one method on a socket.
 
     Args:
-        socket: A socket that is there already is replaced.
-        handle: Answers it; what it raises is the refusal.
+        socket: The path; an existing socket is replaced.
+        handle: Answers a request; a PluginError that it raises is sent as the refusal.
     """
 
     def __init__(

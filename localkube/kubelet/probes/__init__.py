@@ -1,1 +1,1 @@
-"""Probes and hooks: when they are asked, how, and what the answers amount to."""
+"""Probes and lifecycle hooks: scheduling, handlers, thresholds."""

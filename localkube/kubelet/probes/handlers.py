@@ -1,7 +1,7 @@
 """Run a probe's or a lifecycle hook's handler once: exec, httpGet, tcpSocket, grpc or sleep.
 
-Outputs use the kubelet's sentences, because people search for them. When to probe, and what follows from the
-result, is in ``prober.py``.
+Outputs use the kubelet's messages, because people search for them. ``prober.py`` schedules probes and
+applies their thresholds.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#probe-check-methods
 """
@@ -21,7 +21,7 @@ from localkube.runtime.client import RuntimeCallError
 
 OUTPUT_BYTES = 10 * 1024
 REDIRECTS = 10
-# Runs a command in a container, known by its identity, within so many seconds; None is without a limit.
+# Runs a command in a container, by its identity, with a timeout in seconds; None for no limit.
 # Returns the exit code and the output; raises TimeoutError, or RuntimeCallError if the container has ended.
 Execute = Callable[[str, list[str], float | None], Awaitable[tuple[int, bytes]]]
 Headers = Sequence[tuple[str, str]]
@@ -62,7 +62,7 @@ class Handlers:
         if not target.address:  # no address would mean this process's own
             raise HandlerError("the pod has no address")
         if action.get("exec"):
-            # Only what stands in the manifest is known to the kubelet's expansion here.
+            # As in the kubelet, only literal values of the manifest are expanded here.
             static = {entry["name"]: entry.get("value") or "" for entry in target.container.get("env") or []}
             try:
                 words = action["exec"].get("command") or []
@@ -133,8 +133,8 @@ class Handlers:
         host, port = action.get("host") or target.address, port_number(action["port"], target.container)
         path = action.get("path") or "/"
         url = f"{scheme}://{host}:{port}{path if path.startswith('/') else '/' + path}"
-        given = [(h["name"], h.get("value", "")) for h in action.get("httpHeaders") or []]
-        headers = _with_defaults(given, f"{agent}/{self._version}")
+        requested = [(h["name"], h.get("value", "")) for h in action.get("httpHeaders") or []]
+        headers = _with_defaults(requested, f"{agent}/{self._version}")
         try:
             async with asyncio.timeout(timeout), _http_session() as session:
                 for _ in range(REDIRECTS):
@@ -148,8 +148,9 @@ class Handlers:
             late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
             return None, f'Get "{url}": {late}'
         except aiohttp.ClientConnectorError as error:
-            at = urlsplit(url)
-            return None, f'Get "{url}": {_dial_error(at.hostname or "", at.port or port, error.os_error)}'
+            parts = urlsplit(url)
+            reason = _dial_error(parts.hostname or "", parts.port or port, error.os_error)
+            return None, f'Get "{url}": {reason}'
         except (aiohttp.ClientError, OSError, ValueError) as error:
             is_eof = isinstance(error, aiohttp.ServerDisconnectedError)
             return None, f'Get "{url}": {"EOF" if is_eof else error}'
@@ -158,12 +159,12 @@ class Handlers:
         self, session: aiohttp.ClientSession, url: str, headers: Headers
     ) -> tuple[int, str, str]:
         """GET one URL; return status, beginning of the body, and the target of a redirect."""
-        at = urlsplit(url)
-        port = at.port or (443 if at.scheme == "https" else 80)
-        netloc = "{}:{}".format(*self._addresses.reach(at.hostname or "", port))
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        netloc = "{}:{}".format(*self._addresses.reach(parts.hostname or "", port))
         if not any(name.lower() == "host" for name, _ in headers):
-            headers = [("Host", at.netloc), *headers]
-        target = URL(at._replace(netloc=netloc, fragment="").geturl(), encoded=True)
+            headers = [("Host", parts.netloc), *headers]
+        target = URL(parts._replace(netloc=netloc, fragment="").geturl(), encoded=True)
         async with session.get(target, headers=headers, allow_redirects=False) as answer:
             body = b""
             while len(body) < OUTPUT_BYTES and (piece := await answer.content.read(OUTPUT_BYTES - len(body))):
@@ -206,8 +207,8 @@ class Handlers:
                 return ProbeResult(False, f"timeout: {failed}: context deadline exceeded")
             request = health_pb2.HealthCheckRequest(service=service)
             try:
-                left = max(0.001, end - loop.time())
-                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=left)
+                remaining = max(0.001, end - loop.time())
+                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=remaining)
             except grpc.aio.AioRpcError as error:
                 return ProbeResult(False, _grpc_error(error.code().name, error.details(), timeout))
         state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
@@ -217,7 +218,7 @@ class Handlers:
 
 
 def port_number(port: int | str, container: Mapping[str, Any]) -> int:
-    """Resolve a port that may be given by its name.
+    """Resolve a port number or a port's name.
 
     Example:
         >>> port_number("web", {"ports": [{"name": "web", "containerPort": 80}]})

@@ -1,7 +1,7 @@
 """Schedule a container's probes, and apply their thresholds.
 
-One prober per run of a container, as in the kubelet: startup first, then readiness and liveness side by side.
-Consequences are the pod's business (``pods/pod/events.py``), running a probe is in ``handlers.py``.
+One prober per run of a container, as in the kubelet: startup first, then readiness and liveness concurrently.
+The pod acts on the results (``pods/pod/events.py``); ``handlers.py`` runs a probe.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-probes
 """
@@ -17,13 +17,13 @@ from localkube.tasks import start_task
 
 Object = Mapping[str, Any]
 ATTEMPTS = 3
-# The kubelet asks for readiness whenever it looks at a pod that is not ready: again a second after its start.
+# The kubelet probes readiness whenever it syncs a pod that is not ready: again a second after its start.
 SECOND_LOOK = 1.0
 KINDS = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "livenessProbe"}
 
 
 class ProbedContainer(Protocol):
-    """The run of a container, and what takes the results: it must end when it is ``unhealthy``."""
+    """The run of a container, which receives the results: it must end when it is ``unhealthy``."""
 
     async def probe(self, spec: Object) -> ProbeResult: ...
 
@@ -38,12 +38,12 @@ class Prober:
     """The probes of one run of a container.
 
     Args:
-        run: It has passed its probes already where they passed under a previous kubelet, or there are none.
+        run: The run's record: its probes may have passed under a previous kubelet.
     """
 
     def __init__(self, container: Object, run: ContainerRecord, *, owner: ProbedContainer) -> None:
         self._specs = {kind: container[key] for kind, key in KINDS.items() if container.get(key)}
-        self._owner, self._began = owner, run.started_at or time.time()
+        self._owner, self._started_at = owner, run.started_at or time.time()
         self.started = run.started
         self._passes = run.ready or "readiness" not in self._specs
         self._startup_over = asyncio.Event()
@@ -58,7 +58,7 @@ class Prober:
             self._startup_over.set()
         for kind, spec in self._specs.items():
             if kind != "startup" or not self.started:
-                self._tasks[kind] = start_task(self._keep_asking(kind, spec), name=f"{kind} probe")
+                self._tasks[kind] = start_task(self._probe_periodically(kind, spec), name=f"{kind} probe")
 
     def stop(self, *kinds: str) -> None:
         """Stop probing: ``kinds``, or all."""
@@ -66,35 +66,35 @@ class Prober:
             if task := self._tasks.pop(kind, None):
                 task.cancel()
 
-    async def _keep_asking(self, kind: str, spec: Object) -> None:
+    async def _probe_periodically(self, kind: str, spec: Object) -> None:
         period = spec.get("periodSeconds", 10)
         await self._first(kind, spec, period)
-        last, row = None, 0
+        last, consecutive = None, 0
         while True:
             start = asyncio.get_running_loop().time()
             healthy = await self._try(kind, spec)
             if healthy is not None:
-                row = row + 1 if healthy == last else 1
+                consecutive = consecutive + 1 if healthy == last else 1
                 last = healthy
-                needed = spec.get("successThreshold", 1) if healthy else spec.get("failureThreshold", 3)
-                if row >= needed and self._conclude(kind, healthy):
+                threshold = spec.get("successThreshold", 1) if healthy else spec.get("failureThreshold", 3)
+                if consecutive >= threshold and self._conclude(kind, healthy):
                     return
             wait = period
-            if kind == "readiness" and not self._passes and time.time() < self._began + SECOND_LOOK:
+            if kind == "readiness" and not self._passes and time.time() < self._started_at + SECOND_LOOK:
                 wait = min(period, SECOND_LOOK)
             await asyncio.sleep(max(0.0, start + wait - asyncio.get_running_loop().time()))
 
     async def _first(self, kind: str, spec: Object, period: float) -> None:
-        """Wait for the first probe: readiness is probed at once, the others after a period."""
+        """Wait until the first probe is due: readiness at once, the others after a period."""
         delay = spec.get("initialDelaySeconds", 0)
         if kind != "readiness":
             delay = max(delay, period)
         if kind != "startup":
             await self._startup_over.wait()
-        await asyncio.sleep(max(0.0, self._began + delay - time.time()))
+        await asyncio.sleep(max(0.0, self._started_at + delay - time.time()))
 
     def _conclude(self, kind: str, healthy: bool) -> bool:
-        """Apply a result that has reached its threshold; True when this probe is finished."""
+        """Apply a result that has reached its threshold; True when this kind of probe is finished."""
         if kind == "readiness":
             if self._passes != healthy:
                 self._passes = healthy

@@ -1,4 +1,4 @@
-"""What a node has allocated to its pods of CPU and memory, and the resizes that wait for room.
+"""CPU and memory that a node has allocated to its pods, and the resizes that wait for capacity.
 
 Source: pkg/kubelet/allocation of Kubernetes 1.36
 """
@@ -63,7 +63,7 @@ class _Waiting:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """As in the kubelet: those that do not grow, by priority, by quality of service, by age."""
+        """The kubelet's order: resizes that do not grow first, then by priority, QoS class and age."""
         quality = (self.pod.get("status") or {}).get("qosClass", QUALITIES[-1])
         return self.grows, -(self.pod["spec"].get("priority") or 0), QUALITIES.index(quality), self.turn
 
@@ -73,27 +73,27 @@ class Allocations:
     """The allocations of one node."""
 
     capacity: Mapping[str, str]
-    _given: dict[str, dict[str, int]] = field(default_factory=dict)
+    _allocated: dict[str, dict[str, int]] = field(default_factory=dict)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _turns: int = 0
 
     def allocate(self, uid: str, requested: Mapping[str, int]) -> None:
-        """Record what a pod has from now on; if it is less than before, resizes that wait are tried again."""
-        before = self._given.get(uid, {})
-        self._given[uid] = dict(requested)
+        """Record a pod's allocation; if it is less than before, waiting resizes are retried."""
+        before = self._allocated.get(uid, {})
+        self._allocated[uid] = dict(requested)
         self._waiting.pop(uid, None)
         if any(requested[name] < before.get(name, 0) for name in UNITS):
             self.retry()
 
     def release(self, uid: str) -> None:
         self._waiting.pop(uid, None)
-        if self._given.pop(uid, None):
+        if self._allocated.pop(uid, None):
             self.retry()
 
     def shortage(self, uid: str, requested: Mapping[str, int]) -> str | None:
-        """Explain why a pod cannot have what it wants, in the kubelet's words; None when it can."""
+        """Explain why a pod's request does not fit, with the kubelet's message; None if it fits."""
         for name, unit in UNITS.items():
-            used = sum(amounts[name] for holder, amounts in self._given.items() if holder != uid)
+            used = sum(amounts[name] for holder, amounts in self._allocated.items() if holder != uid)
             capacity = unit(self.capacity[name])
             if requested[name] and requested[name] > capacity - used:
                 numbers = f"requested: {requested[name]}, used: {used}, capacity: {capacity}"
@@ -101,9 +101,9 @@ class Allocations:
         return None
 
     def wait(self, pod: Object, requested: Mapping[str, int], retry: Callable[[], None]) -> None:
-        """Evaluate a resize again once there is room."""
+        """Evaluate a resize again once there is capacity."""
         uid = pod["metadata"]["uid"]
-        granted = self._given.get(uid, {})
+        granted = self._allocated.get(uid, {})
         grows = any(requested[name] > granted.get(name, 0) for name in UNITS)
         self._turns += 1
         turn = self._waiting[uid].turn if uid in self._waiting else self._turns

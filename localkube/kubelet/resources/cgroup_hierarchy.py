@@ -1,4 +1,4 @@
-"""Where this user may create control groups, and how much of the machine they may share out.
+"""The control groups below which this user may create others, and the machine's share for pods.
 
 Standard library only, as ``cgroups.py``.
 """
@@ -15,7 +15,7 @@ RESERVED_MEMORY = 1 << 30
 
 @dataclass(frozen=True)
 class Bounds:
-    """What pods may have: all of a cluster together, and those of one namespace; 0 for any amount.
+    """Limits for all pods of a cluster, and for those of one namespace; 0 for no limit.
 
     Attributes:
         processes: Threads count.
@@ -29,17 +29,17 @@ class Bounds:
 
     @classmethod
     def of_machine(cls, *, processes: int, memory: int) -> "Bounds":
-        """Leave a quarter of the processes and an eighth of the memory, at most 1 GiB, to all but pods.
+        """Reserve a quarter of the processes and an eighth of the memory, at most 1 GiB, for the system.
 
-        A namespace has a third of the processes of pods, and three quarters of their memory: a person who is
-        alone on a machine is in one.
+        A namespace has a third of the processes of pods, and three quarters of their memory, because a single
+        user of a machine works in one namespace.
         """
-        pods, room = processes * 3 // 4, memory - min(memory // 8, RESERVED_MEMORY)
-        return cls(pods, pods // 3, room, room * 3 // 4)
+        pods, pods_memory = processes * 3 // 4, memory - min(memory // 8, RESERVED_MEMORY)
+        return cls(pods, pods // 3, pods_memory, pods_memory * 3 // 4)
 
     @classmethod
     def of_groups(cls, groups: Mapping[str, Path], *, version: int, processes: int) -> "Bounds":
-        """Compute them from what the machine has, and what these groups and those above them may have.
+        """Compute them from the machine's resources, and the limits of these groups and their parents.
 
         Args:
             processes: The machine's.
@@ -52,7 +52,7 @@ class Bounds:
 
 
 def number(path: Path) -> int:
-    """Read a number; 0 where there is none."""
+    """Read a number from a file; 0 if there is none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def number(path: Path) -> int:
 
 
 def machine_processes() -> int:
-    """Read how many processes and threads the kernel allows in all."""
+    """Read the kernel's limit of processes and threads."""
     return min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
 
 
@@ -69,12 +69,12 @@ def machine_memory() -> int:
 
 
 def _least(name: str, group: Path | None, most: int) -> int:
-    """Find the lowest of a group's limits and those above it; ``most`` where there is none."""
+    """Find the lowest limit of a group and its parents; ``most`` if there is none."""
     above = [group, *group.parents] if group else []
     return min([most, *(limit for place in above if (limit := number(place / name)))])
 
 
-# The groups of this machine below which this user may create more, in both versions.
+# The groups of this machine below which this user may create others, in both versions.
 
 
 def unified() -> dict[str, Path]:
@@ -123,8 +123,8 @@ def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
 
 
 def _below(place: Path, inside: str, path: str) -> Path:
-    """Find a group's directory when ``inside`` of the hierarchy is mounted at ``place``."""
+    """Find a group's directory when the subtree ``inside`` of the hierarchy is mounted at ``place``."""
     if inside != "/" and path.startswith(inside):
         path = path[len(inside) :]
     group = place / path.strip("/")
-    return group if os.path.isdir(group) else place  # also where it may not be looked at
+    return group if os.path.isdir(group) else place  # also if it may not be examined

@@ -1,13 +1,13 @@
 """Control groups of containers: limits that the kernel enforces, where this user may create groups.
 
-A cluster has one group, below the one it was started in, with a child for each namespace, in that one for
-each pod, and in that one for each container. A pod without requests and limits is a child of its namespace's
-group ``best-effort``, and has no further ones: only its processes are counted. The cluster leaves some
-of the machine to everything else, and a namespace's some of that to others. Both versions of the interface
-are supported; version 1 has a hierarchy per controller. Whether groups work is found out by moving a process
-into one.
+A cluster has one group, below the one it was started in, with a child for each namespace, in it one for each
+pod, and in that one for each container. A pod without requests and limits is a child of its namespace's group
+``best-effort``, and has no children: only its processes are counted. The cluster's limits reserve a part of
+the machine for the system, and a namespace's a part of the cluster's for other namespaces. Both versions of
+the interface are supported; version 1 has a hierarchy per controller. Moving a process into a group tests
+whether groups work.
 
-Standard library only: ``cluster/discovery.py`` removes with it what a killed cluster left.
+Standard library only: ``cluster/discovery.py`` uses it to remove the groups of a killed cluster.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ RECORD = "control-groups.json"
 BEST_EFFORT, PROBE = "best-effort", "probe.main.0"
 PERIOD_MICROSECONDS, LEAST_QUOTA = 100_000, 1000
 LEAST_SHARES, MOST_SHARES = 2, 262_144
-# Of a pod; threads count. A kubelet sets no limit unless told; this one stops a fork bomb, and no training.
+# Of a pod; threads count. A kubelet's default is no limit; this one stops a fork bomb, but no training.
 PIDS_LIMIT = 4096
 REMOVAL_SECONDS, REMOVAL_POLL_SECONDS = 2.0, 0.02
 
@@ -49,10 +49,10 @@ class ControlGroups:
     """The groups of one cluster.
 
     Args:
-        version: Of the interface, 1 or 2.
+        version: The cgroup version, 1 or 2.
         roots: The cluster's group: one directory a controller in version 1, one for all in version 2.
         pids_limit: Processes and threads of each pod, at most half of its namespace's; 0 for no such limit.
-        bounds: Of the cluster and of each namespace.
+        bounds: The limits of the cluster and of each namespace.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class ControlGroups:
 
     @classmethod
     def claim(cls, root: Path, *, pids_limit: int = PIDS_LIMIT, processes: int) -> "ControlGroups | None":
-        """Create the group of the cluster in ``root``; None where this user may not.
+        """Create the group of the cluster in ``root``; None if this user may not.
 
         Args:
-            processes: Those of the machine, threads included, of which pods have a part.
+            processes: The machine's limit of processes and threads, of which pods get a part.
         """
         digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
         name = f"trainyard-{root.name}-{digest}"
@@ -114,13 +114,13 @@ class ControlGroups:
         for directory in self.directories:
             directory.mkdir(exist_ok=True)
         self._delegate(self._roots["memory"], self._roots)
-        # All pods together weigh as much as the machine has cores: next to other processes of the user
-        # they would otherwise count as a single one.
+        # The weight of all pods together is that of all cores: next to other processes of the user they
+        # would otherwise count as a single process.
         self._weigh(self._roots["cpu"], float(os.cpu_count() or 1))
         self._bound(self._roots, self.bounds.processes, self.bounds.memory)
 
     def _open_namespace(self, namespace: str) -> None:
-        """Create a namespace's group; harmless when repeated."""
+        """Create a namespace's group; idempotent."""
         if namespace in self._namespaces:
             return
         groups = {controller: root / namespace for controller, root in self._roots.items()}
@@ -138,12 +138,12 @@ class ControlGroups:
             self._limit_memory(groups["memory"], memory, together=False)
 
     def _weigh_namespace(self, namespace: str) -> None:
-        """Set a namespace's CPU weight to the sum of its pods', so that theirs count among all pods."""
+        """Set a namespace's CPU weight to the sum of its pods', so that they count as among all pods."""
         cores = sum(cores for pod_namespace, cores in self._pods.values() if pod_namespace == namespace)
         self._weigh(self._roots["cpu"] / namespace, cores)
 
     def probe(self) -> None:
-        """Move a process into a group and end it."""
+        """Test that a process can be moved into a group."""
         files = self.make(PROBE, Resources(cpu_limit=1.0, memory_limit=64 << 20), namespace=_pod(PROBE))
         with subprocess.Popen(["sleep", "10"], stdin=subprocess.DEVNULL) as process:
             try:
@@ -161,8 +161,8 @@ class ControlGroups:
 
         Args:
             identity: ``uid.name.restart``.
-            pod: Those of its whole pod; by default the same.
-            namespace: Of its pod.
+            pod: The resources of its whole pod; by default the same.
+            namespace: The pod's.
         """
         pod = pod or resources
         self._running.add(identity)
@@ -225,7 +225,7 @@ class ControlGroups:
         self._limit_memory(groups["memory"], resources.memory_limit)
 
     def resize_pod(self, identity: str, resources: Resources) -> None:
-        """Set the weight of the pod that a container is of: limits are those of its containers."""
+        """Set the CPU weight of a container's pod, which has no limits of its own."""
         pod = self._groups(identity)["cpu"].parent
         self._weigh(pod, resources.cpu_request)
         if self._pods.get(_pod(identity), ("", 0.0))[1] != resources.cpu_request:
@@ -233,13 +233,13 @@ class ControlGroups:
             self._weigh_namespace(pod.parent.name)
 
     def _delegate(self, group: Path, controllers: Iterable[str]) -> None:
-        """Let the children of a group have controllers, which only version 2 has to be told."""
+        """Enable controllers for the children of a group, which only version 2 requires."""
         if self.version == 2 and controllers:
             enabled = " ".join(f"+{controller}" for controller in controllers)
             _write(group / "cgroup.subtree_control", enabled)
 
     def processes(self, uid: str) -> int | None:
-        """Count a pod's processes and threads; None where they are not counted."""
+        """Count a pod's processes and threads; None if they are not counted."""
         namespace = self._namespace(uid)
         for group in (uid, f"{BEST_EFFORT}/{uid}"):
             with contextlib.suppress(OSError, KeyError):
@@ -247,7 +247,7 @@ class ControlGroups:
         return None
 
     def of_namespace(self, namespace: str) -> tuple[int, int]:
-        """Read the processes and the memory in bytes of a namespace's pods; 0 where they are not counted."""
+        """Read the processes and the memory in bytes of a namespace's pods; 0 if they are not counted."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         return (
             number(self._roots["pids"] / namespace / "pids.current") if "pids" in self._roots else 0,
@@ -255,7 +255,7 @@ class ControlGroups:
         )
 
     def memory(self, identity: str) -> int:
-        """Read the bytes that a container holds, page cache among them; 0 when it has no group of its own."""
+        """Read the memory of a container, including page cache; 0 if it has no group of its own."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         try:
             return int((self._groups(identity)["memory"] / name).read_text())
@@ -278,7 +278,7 @@ class ControlGroups:
                 idle = _fields(groups["memory"] / "memory.stat").get("total_inactive_file", 0)
         except (OSError, KeyError):
             return None
-        # A reader takes zero for an error.
+        # metrics-server takes zero for an error.
         return Usage(max(seconds, 0.001), max(memory - idle, 4096))
 
     def ran_out_of_memory(self, identity: str) -> bool:
@@ -296,14 +296,14 @@ class ControlGroups:
             return 0
 
     def remove(self, identity: str) -> None:
-        """Remove a container's group; ``sweep`` removes one whose last process is still ending."""
+        """Remove a container's group; ``sweep`` removes it later if its last process is still exiting."""
         self._running.discard(identity)
         self._ooms.pop(identity, None)
         self._late.add(identity)
         self.sweep()
 
     def sweep(self) -> None:
-        """Retry removals that came too early. A pod's group goes with its last container."""
+        """Retry removals that were too early. A pod's group is removed with its last container."""
         pods = {_pod(identity) for identity in self._running}
         for identity in list(self._late):
             groups = list(dict.fromkeys(self._groups(identity).values()))
@@ -328,7 +328,7 @@ class ControlGroups:
                     _gone(group)
 
     def keep_only(self, identities: set[str]) -> None:
-        """Remove the groups of all other containers, and learn the pods of these."""
+        """Remove the groups of all other containers, and restore the records of these containers' pods."""
         self._running = set(identities)
         names = {*identities, *map(_pod, identities)}
         for root in self.directories:
@@ -340,7 +340,7 @@ class ControlGroups:
             self._pods[uid] = namespace, self._requested(self._roots["cpu"] / namespace / uid)
 
     def _namespace(self, uid: str) -> str:
-        """The namespace of a pod; that of a pod of an earlier kubelet says where its group is."""
+        """The namespace of a pod; for a pod of an earlier kubelet, found by its group."""
         if uid in self._pods:
             return self._pods[uid][0]
         root = self._roots.get("pids", self._roots["memory"])
@@ -384,7 +384,7 @@ class ControlGroups:
         """Limit memory, and swap with it, which Kubernetes' limits do not cover.
 
         Args:
-            together: All its processes end when it runs out of memory.
+            together: The OOM killer kills all its processes (``memory.oom.group``).
         """
         if self.version == 2:
             _write(group / "memory.max", str(size or "max"))
@@ -393,7 +393,7 @@ class ControlGroups:
                     _write(group / name, value)
             return
         plain, with_swap = group / "memory.limit_in_bytes", group / "memory.memsw.limit_in_bytes"
-        # The one with swap is never less than the other: raised first, lowered last.
+        # The limit with swap may never be below the other: it is raised first, lowered last.
         lowered = size is not None and size < int(plain.read_text())
         for path in (plain, with_swap) if lowered else (with_swap, plain):
             if path.exists():
@@ -417,12 +417,12 @@ def _remove(directories: list[Path]) -> None:
                 _gone(inner)
             if time.monotonic() > deadline:
                 break
-            if directory.is_dir():  # the kernel takes a moment to see the last process off
+            if directory.is_dir():  # the kernel takes a moment to remove the last process
                 time.sleep(REMOVAL_POLL_SECONDS)
 
 
 def _pod(identity: str) -> str:
-    """The uid of the pod that a container is of."""
+    """The uid of a container's pod."""
     return identity.split(".")[0]
 
 
@@ -451,7 +451,7 @@ def _gone(group: Path) -> bool:
 
 def _fields(path: Path) -> dict[str, int]:
     pairs = (line.split() for line in path.read_text().splitlines())
-    return {words[0]: int(words[1]) for words in pairs if len(words) == 2 and words[1].isdecimal()}
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _write(path: Path, text: str) -> None:

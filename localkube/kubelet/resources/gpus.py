@@ -1,8 +1,8 @@
-"""GPUs of this machine: the device nodes of containers that have some, and how busy they are.
+"""GPUs of this machine: device nodes for containers, and utilization metrics.
 
-The figures have the names of dcgm-exporter, which clouds run for the same purpose, so that one reader does.
-NVML is asked when somebody reads, once a second at most. It tells of whole GPUs: pods that share one have the
-same figures.
+The metrics have the names of dcgm-exporter, which clouds run for the same purpose, so that the same queries
+work. NVML is read on request, at most once a second. It reports whole GPUs: pods that share one have the same
+figures.
 
 Sources: https://docs.nvidia.com/deploy/nvml-api/, https://github.com/NVIDIA/dcgm-exporter
 """
@@ -27,7 +27,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """A GPU at one moment: percent of the time in which a kernel ran, and MiB of its memory."""
+    """A sample of a GPU: the percentage of time in which a kernel ran, and its memory in MiB."""
 
     uuid: str
     index: int
@@ -51,7 +51,7 @@ class GpuMeter:
         self._handles: list[Any] | None = None
 
     def sample(self) -> list[GpuLoad]:
-        """Read all GPUs; a sample is reused for a second. One that does not answer is left out."""
+        """Read all GPUs; a sample is reused for a second. A GPU that does not answer is skipped."""
         if self._clock() >= self._due:
             self._sample = [use for use in map(self._read, range(len(self._open()))) if use is not None]
             self._due = self._clock() + FRESH_SECONDS
@@ -84,7 +84,7 @@ class GpuMeter:
 
 
 def exposition(node: str, uses: Iterable[GpuLoad], holders: Mapping[str, list[dict[str, str]]]) -> str:
-    """Write a node's GPUs as dcgm-exporter does: for each container that has one, or once if none has.
+    """Format a node's GPUs as dcgm-exporter does: once for each container that has one, or once without.
 
     Args:
         holders: The labels namespace, pod and container, by the GPU's UUID.
@@ -108,9 +108,9 @@ def device_paths() -> Mapping[str, str]:
 
 
 def manages_gpus(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
-    """Check whether a container may see all GPUs: it is privileged, or its pod a node's own service.
+    """Check whether a container may see all GPUs: it is privileged, or its pod is a system service.
 
-    The class ``nvidia`` alone shows none: whoever may create pods may name it.
+    The RuntimeClass ``nvidia`` alone shows none, because anyone who may create pods may name it.
     """
     if (container.get("securityContext") or {}).get("privileged"):
         return True
@@ -118,12 +118,12 @@ def manages_gpus(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
 
 
 def device_nodes(gpus: Iterable[str] | None, *, paths: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Choose the device nodes for these GPUs, by UUID; the driver's own go with any.
+    """Choose the device nodes for these GPUs, by UUID, with the driver's control devices.
 
     Args:
-        gpus: None for all that there are.
-        paths: Of the machine's GPUs.
-        names: What there is in /dev.
+        gpus: None for all GPUs.
+        paths: The device nodes of the machine's GPUs, by UUID.
+        names: The entries of /dev.
     """
     present = [f"/dev/{name}" for name in sorted(names) if name.startswith("nvidia")]
     if gpus is None:

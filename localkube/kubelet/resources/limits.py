@@ -1,4 +1,4 @@
-"""Resource limits of containers: enforced by control groups where there are some, by the kubelet elsewhere.
+"""Resource limits of containers: enforced by control groups where available, otherwise by the kubelet.
 
 Without control groups a container with a CPU limit is pinned to that many cores, and ``OomWatcher`` kills one
 that exceeds its memory limit. Its memory is anonymous and shared memory, without page cache. The cheap figure
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class ResizeError(Exception):
-    """A container's limits cannot be changed to what is wanted, for the time being."""
+    """A container's limits cannot be changed as requested at present."""
 
 
 class Limits:
     """Enforces the limits of all containers.
 
     Args:
-        kill: Called with the identity of a container that has taken too much memory.
+        kill: Called with the identity of a container that exceeds its memory limit.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Limits:
 
         Args:
             identity: Unique for each start of it.
-            first_core: Where the cores of its node begin, so that nodes differ.
-            pod: Its pod; by default it is alone.
+            first_core: The first core of its node, so that nodes use different ones.
+            pod: Its pod; by default the container is alone.
 
         Returns:
             The files to which its first process writes a 0 to join its control groups, and the cores that it
-            may use; empty where it is not held.
+            may use; empty without a limit.
         """
         requested = resources(container)
         if self._groups is not None:
@@ -100,7 +100,7 @@ class Limits:
     ) -> None:
         """Change the limits of a running container.
 
-        Without control groups its processes move to as many cores as the new limit.
+        Without control groups, its processes are moved to as many cores as the new limit.
         """
         requested = resources(container)
         used = self._groups.memory(identity) if self._groups else resident(tree(pid))
@@ -134,7 +134,7 @@ class Limits:
         return over
 
     def keep_only(self, identities: set[str]) -> None:
-        """Remove what is left of all other containers."""
+        """Remove the control groups of all other containers."""
         if self._groups is not None:
             self._groups.keep_only(identities)
 
@@ -144,7 +144,7 @@ class Limits:
 
     @property
     def bounds(self) -> Bounds | None:
-        """What control groups let namespaces have; None where none counts processes."""
+        """The control groups' limits for namespaces; None if none counts processes."""
         return self._groups.bounds if self._groups is not None and self._groups.counts_processes else None
 
     def usage(self, identity: str) -> Usage | None:
@@ -185,18 +185,18 @@ class CoreAllocator:
             return []
         self.free(identity)
         cores = list(self._users)
-        turned = cores[first % len(cores) :] + cores[: first % len(cores)]
-        chosen = sorted(turned, key=self._users.__getitem__)[:count]
+        rotated = cores[first % len(cores) :] + cores[: first % len(cores)]
+        chosen = sorted(rotated, key=self._users.__getitem__)[:count]
         for core in chosen:
             self._users[core] += 1
         self._taken[identity] = chosen
         return chosen
 
     def move(self, identity: str, count: int, *, pid: int, first: int = 0) -> None:
-        """Assign ``count`` cores in place of the former ones to a container that runs.
+        """Assign ``count`` other cores to a running container.
 
         Args:
-            pid: Its first process; threads that start meanwhile have the cores of their parents.
+            pid: Its first process; threads that start meanwhile inherit the cores of their parents.
         """
         self.free(identity)
         cores = self.allocate(identity, count, first=first) or list(self._users)
@@ -244,22 +244,22 @@ class OomWatcher:
     def __init__(self, end: Callable[[str], None]) -> None:
         self._end = end
         self._limits: dict[str, tuple[int, int, contextvars.Context]] = {}
-        self._some = asyncio.Event()
+        self._not_empty = asyncio.Event()
 
     def add(self, identity: str, *, pid: int, limit: int) -> None:
         self._limits[identity] = (pid, limit, contextvars.copy_context())
-        self._some.set()
+        self._not_empty.set()
 
     def remove(self, identity: str) -> None:
         self._limits.pop(identity, None)
         if not self._limits:
-            self._some.clear()
+            self._not_empty.clear()
 
     async def run(self) -> None:
         checks: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
-                await self._some.wait()
+                await self._not_empty.wait()
                 for identity, (pid, limit, context) in self._limits.items():
                     if identity not in checks or checks[identity].done():
                         check = self._check(identity, pid, limit)
@@ -275,17 +275,17 @@ class OomWatcher:
 
 
 def _has_more(pid: int, limit: int) -> bool:
-    """Check what all processes of a container have in memory; what they share counts once."""
+    """Check the memory of all processes of a container; shared pages count once."""
     return resident(tree(pid)) > limit and sum(map(own_memory, tree(pid))) > limit
 
 
 def tree(pid: int) -> list[int]:
     """The process and its descendants: orphans of a container are reparented to its first process."""
-    pids, at = [pid], 0
-    while at < len(pids):
-        for thread in threads(pids[at]):
+    pids, index = [pid], 0
+    while index < len(pids):
+        for thread in threads(pids[index]):
             pids += [int(child) for child in _read(thread / "children").split()]
-        at += 1
+        index += 1
     return pids
 
 
@@ -304,12 +304,12 @@ def resident(pids: Iterable[int]) -> int:
 
 def _sum(text: str, names: tuple[str, ...]) -> int:
     lines = (line.split() for line in text.split("\n"))  # a name may have other separators
-    return sum(int(words[1]) * 1024 for words in lines if words and words[0] in names)
+    return sum(int(fields[1]) * 1024 for fields in lines if fields and fields[0] in names)
 
 
 def _read(path: Path) -> str:
     try:
-        # A process chooses its name, in any bytes, and may be closed to others.
+        # A process may have any bytes in its name, and may not be readable.
         return path.read_text(errors="replace")
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""What pods store on disk, and the limits of it.
+"""Local ephemeral storage of pods, and its limits.
 
 As in the kubelet: an emptyDir's ``sizeLimit``, a container's ``ephemeral-storage`` limit (its writable layer
 and its logs), and a pod's sum of its containers' limits (emptyDirs and ConfigMaps included). The kernel
@@ -52,7 +52,7 @@ async def measure(
         directory: Of the pod's files.
         pids: The first processes of its running containers.
         count: Counts bytes, or files, in a directory.
-        in_bytes: Also of files that have no name any more.
+        in_bytes: Include unlinked files that are still open.
     """
     names = [*(name for name, _ in _sized(pod)), *_from_api(pod)]
     places = {name: directory / "volumes" / name for name in names}
@@ -77,7 +77,7 @@ async def measure(
 
 
 def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
-    """The reason for eviction in the kubelet's words; None when the pod keeps its limits."""
+    """The kubelet's message for an eviction; None if the pod is within its limits."""
     for name, size in _sized(pod):
         if size and stored.volumes.get(name, 0) > whole(size):
             return f'Usage of EmptyDir volume "{name}" exceeds the limit "{size}". '
@@ -93,7 +93,7 @@ def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
 
 
 def written(pid: int) -> int:
-    """Measure what a container has written at the top of its root, which is a tmpfs."""
+    """Measure the data that a container has written to its root, which is a tmpfs."""
     try:
         if os.stat("/").st_dev == os.stat(f"/proc/{pid}/root/").st_dev:
             return 0  # in plain mode
@@ -111,7 +111,7 @@ def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _from_api(pod: Mapping[str, Any]) -> list[str]:
-    """Name the volumes whose files come from the API; those in memory are in another place."""
+    """Name the volumes whose files come from the API; volumes in memory are in another directory."""
     return [
         volume["name"]
         for volume in pod["spec"].get("volumes") or []

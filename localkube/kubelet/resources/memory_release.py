@@ -1,7 +1,7 @@
-"""Gives memory back to the machine after much of it was used for a while.
+"""Return memory to the machine after a peak in the kubelet's use.
 
-What one namespace has the kubelet compute leaves garbage in cycles, which Python looks for the less often the
-more objects there are, and free memory that glibc keeps: https://man7.org/linux/man-pages/man3/malloc_trim.3.html.
+A burst of work leaves garbage in cycles, which Python collects less often the more objects exist, and free
+memory that glibc keeps: https://man7.org/linux/man-pages/man3/malloc_trim.3.html.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 async def release_memory(*, resident: Callable[[], int] | None = None) -> None:
-    """Collect garbage and trim the heap each time the process has more than it began with, for ever."""
+    """Collect garbage and trim the heap whenever the process has grown since its start, for ever."""
     resident = resident or resident_bytes
-    begun_with = resident()
-    gc.freeze()  # what is loaded stays
+    at_start = resident()
+    gc.freeze()  # loaded modules are permanent
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
-        if resident() > begun_with + GROWTH_BYTES:
-            gc.collect()  # of some thousands of objects for each pod: tens of milliseconds
+        if resident() > at_start + GROWTH_BYTES:
+            gc.collect()  # some thousands of objects per pod: tens of milliseconds
             await asyncio.to_thread(_trim)
 
 

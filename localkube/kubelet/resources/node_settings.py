@@ -1,4 +1,4 @@
-"""What a virtual node is, for whoever creates a cluster: no client of the API is imported here."""
+"""The settings of a virtual node, also for code that creates clusters: no API client is imported here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ class NodeSettings:
     """One node: ``cpus`` in cores, ``memory`` in bytes.
 
     ``external_address`` is its address outside the cluster's network, if it has one.
-    ``gpu_model`` says what its GPUs are (``declared_gpu.py``), which a DRA driver gives then.
+    ``gpu_model`` describes its GPUs (``declared_gpu.py``), which a DRA driver then allocates.
     """
 
     name: str
@@ -41,7 +41,7 @@ class NodeSettings:
 
     @property
     def first_core(self) -> int:
-        """Where its cores begin among the machine's, so that nodes differ."""
+        """The first of the machine's cores for this node, so that nodes use different ones."""
         return int(self.index * self.cpus)
 
     def allocatable(self) -> dict[str, str]:
@@ -55,5 +55,5 @@ class NodeSettings:
         return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus and not self.gpu_model else {})
 
     def capacity(self) -> dict[str, str]:
-        """What it has: GPUs of a DRA driver, which the scheduler allocates by claims alone, are here only."""
+        """The node's capacity, including a DRA driver's GPUs, which are allocated only by claims."""
         return self.allocatable() | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})

@@ -1,6 +1,6 @@
-"""Whom the kernel ends first when the machine has no memory left: ``oom_score_adj`` of containers.
+"""The OOM killer's order: ``oom_score_adj`` of containers.
 
-A kubelet's formula. The cluster's own processes have the lowest scores (``runtime/processes.py``).
+By the kubelet's formula. The cluster's own processes have the lowest scores (``runtime/processes.py``).
 
 Source: pkg/kubelet/qos/policy.go and pkg/apis/core/v1/helper/qos of Kubernetes 1.36
 """
@@ -31,16 +31,16 @@ def oom_score(pod: Object, container: Object, *, memory: int) -> int:
     quality = qos_class(pod)
     if quality != BURSTABLE:
         return LAST if quality == GUARANTEED else FIRST
-    more, requested = _left_for_each(pod), of_container(container, "memory")
-    score = 1000 - (1000 * (requested + more)) // memory
+    extra, requested = _extra_per_container(pod), of_container(container, "memory")
+    score = 1000 - (1000 * (requested + extra)) // memory
     if is_sidecar(container):
         least = min(of_container(regular, "memory") for regular in spec["containers"])
-        score = min(score, 1000 - 1000 * (least + more) // memory)
+        score = min(score, 1000 - 1000 * (least + extra) // memory)
     return min(max(score, 1000 + LAST), FIRST - 1)
 
 
 def qos_class(pod: Object) -> str:
-    """Read a pod's quality of service, or compute it where the API server has not."""
+    """Read a pod's QoS class, or compute it if the API server has not."""
     if reported := (pod.get("status") or {}).get("qosClass"):
         return reported
     spec = pod["spec"]
@@ -62,7 +62,7 @@ def qos_class(pod: Object) -> str:
 
 
 def _totals(parts: list[Object], kind: str) -> dict[str, Any]:
-    """Sum what is more than zero, by resource."""
+    """Sum the amounts above zero, by resource."""
     totals: dict[str, Any] = {}
     for part in parts:
         for name, text in (part.get(kind) or {}).items():
@@ -71,8 +71,8 @@ def _totals(parts: list[Object], kind: str) -> dict[str, Any]:
     return totals
 
 
-def _left_for_each(pod: Object) -> int:
-    """Share out what the pod as a whole requests beyond its containers."""
+def _extra_per_container(pod: Object) -> int:
+    """Divide the pod-level request beyond its containers' requests among them."""
     spec = pod["spec"]
     requested = of_container(spec, "memory")
     if not requested:

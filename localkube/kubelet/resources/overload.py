@@ -1,7 +1,7 @@
-"""Overload: whether the machine has memory, disk, processes and time for the nodes that it plays.
+"""Overload: whether the machine has enough memory, disk, processes and CPU time for its virtual nodes.
 
-A kubelet reports pressure when pods must go. This is earlier, and about the machine: its pressure stall
-information, its control group's counters, what a kubelet would measure. ``doctor`` and ``status`` show it.
+A kubelet reports pressure when pods must be evicted. This warns earlier, about the machine: pressure stall
+information, its control group's counters, a kubelet's signals. ``doctor`` and ``status`` show it.
 
 Source: https://docs.kernel.org/accounting/psi.html
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localkube.kubelet.resources.pressure import Observation, observe
 
-# Of a minute, the share in which some task waited for the processor, or all tasks for memory or disk.
+# The percentage of a minute in which some task waited for the processor, or all tasks for memory or disk.
 STALLS = {"cpu": ("some", 80.0), "memory": ("full", 10.0), "io": ("full", 40.0)}
 STALLED = {
     "cpu": (
@@ -30,7 +30,7 @@ STALLED = {
         "end what reads and writes most",
     ),
 }
-LEAST = {  # of the capacity, below which little is left
+LEAST = {  # the fraction of the capacity below which it is reported
     "memory.available": (0.05, "memory", "end programs and runs that need most of it"),
     "nodefs.available": (0.05, "disk", "free space: `python -m localkube cache`, old volumes and clusters"),
     "nodefs.inodesFree": (0.05, "disk (inodes)", "delete small files: old volumes and clusters"),
@@ -46,7 +46,7 @@ THROTTLED = 0.5
 
 @dataclass(frozen=True)
 class Overload:
-    """What the machine is short of.
+    """A resource that the machine is short of.
 
     Attributes:
         resource: ``memory``, ``disk``, ``processes`` or ``time``.
@@ -62,12 +62,12 @@ class Overload:
 def overloads(
     place: Path, *, processes: int, proc: Path = Path("/proc"), group: Path | None = None
 ) -> list[dict[str, str]]:
-    """List what the machine is short of.
+    """List the resources that the machine is short of.
 
     Args:
-        place: On the disk of the clusters.
-        processes: The most that the machine may have.
-        proc: Where the kernel's figures are.
+        place: A path on the disk of the clusters.
+        processes: The machine's limit of processes.
+        proc: The mount point of /proc.
         group: The directory of this process' control group; by default that of /proc/self/cgroup.
     """
     short = [*_stalls(proc / "pressure"), *_little(observe(place, processes=processes))]
@@ -80,13 +80,13 @@ def _stalls(pressure: Path) -> list[Overload]:
     for name, (kind, most) in STALLS.items():
         share = _share(pressure / name, kind)
         if share >= most:
-            resource, words, fix = STALLED[name]
-            items.append(Overload(resource, words.format(share=share), fix))
+            resource, message, fix = STALLED[name]
+            items.append(Overload(resource, message.format(share=share), fix))
     return items
 
 
 def _share(file: Path, kind: str) -> float:
-    """Read the share of the last minute from pressure stall information; 0 where the kernel has none."""
+    """Read the share of the last minute from pressure stall information; 0 if the kernel has none."""
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
         fields = next(line[1:] for line in lines if line[0] == kind)

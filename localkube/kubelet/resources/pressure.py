@@ -1,6 +1,6 @@
 """Pressure on the machine: the signals of node-pressure eviction, their thresholds, and the node conditions.
 
-All nodes of a cluster are on one machine, so that its pressure is that of each of them.
+All nodes of a cluster are on one machine, so they share its pressure.
 
 Source: https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
 """
@@ -24,8 +24,8 @@ SIGNALS = {
     "pid.available": ("PIDPressure", "pids"),
 }
 CRITICAL = 2_000_000_000
-# A kubelet's, but for a twentieth of the processes, of which it has no default. Its tenth of the disk is for
-# disks of nodes: of a large disk of a person, it is more than a cluster needs.
+# A kubelet's defaults, and a twentieth of the processes, for which it has none. A kubelet's tenth of the disk
+# is meant for nodes' disks: of a workstation's large disk, it is more than a cluster needs.
 MOST_DISK = 5 << 30
 HARD = "memory.available<100Mi,nodefs.available<{disk},nodefs.inodesFree<5%,pid.available<5%"
 TRANSITION_SECONDS = 300.0
@@ -36,13 +36,13 @@ _LIMITED = (
 
 
 def default_thresholds(disk: int) -> str:
-    """The hard thresholds by default, for a disk of so many bytes."""
+    """The default hard thresholds, for a disk of this size in bytes."""
     return HARD.format(disk="10%" if disk // 10 < MOST_DISK else f"{MOST_DISK >> 30}Gi")
 
 
 @dataclass(frozen=True)
 class Observation:
-    """How much there is of a resource, and how much of it is available."""
+    """The capacity of a resource, and how much of it is available."""
 
     available: int
     capacity: int
@@ -90,8 +90,8 @@ def observe(place: Path, *, processes: int) -> dict[str, Observation]:
     """Measure the machine.
 
     Args:
-        place: On the disk of the nodes.
-        processes: How many there may be of them and of threads.
+        place: A path on the disk of the nodes.
+        processes: The machine's limit of processes and threads.
     """
     disk = os.statvfs(place)
     observations = {
@@ -99,26 +99,26 @@ def observe(place: Path, *, processes: int) -> dict[str, Observation]:
         "nodefs.available": Observation(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize),
         "pid.available": Observation(processes - running_processes(), processes),
     }
-    if disk.f_files:  # some file systems make them as they are needed
+    if disk.f_files:  # some file systems create inodes on demand
         observations["nodefs.inodesFree"] = Observation(disk.f_ffree, disk.f_files)
     return observations
 
 
 def _memory() -> Observation:
-    """All but the working set: what is free, and pages of files that were not used lately."""
+    """Memory outside of the working set: free memory, and inactive pages of files."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
+    kibibytes = {fields[0].rstrip(":"): int(fields[1]) for fields in lines}
     free = kibibytes["MemFree"] + kibibytes["Inactive(file)"]
     observations = [Observation(free * 1024, kibibytes["MemTotal"] * 1024)]
     for directory, limit, usage, idle in _LIMITED:
         group = Path(directory)
         try:
-            most, used = int((group / limit).read_text()), int((group / usage).read_text())
+            maximum, used = int((group / limit).read_text()), int((group / usage).read_text())
             statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):  # there is no such group, or it is not limited
             continue
-        if most < observations[0].capacity:
-            observations.append(Observation(most - max(0, used - int(statistics[idle])), most))
+        if maximum < observations[0].capacity:
+            observations.append(Observation(maximum - max(0, used - int(statistics[idle])), maximum))
     return min(observations, key=lambda observed: observed.available)
 
 
@@ -166,7 +166,7 @@ class Pressure:
         return sorted(met, key=lambda pair: pair[0].signal != "memory.available")
 
     def refusal(self, pod: Object) -> str | None:
-        """Explain why a new pod is not admitted, in the kubelet's words; None when it is."""
+        """Explain why a new pod is not admitted, with the kubelet's message; None if it is."""
         if not self.conditions or is_critical(pod):
             return None
         if self.conditions == {"MemoryPressure"}:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
-# To have started at all takes this much; less is not measured, and readers take zero for an error.
+# The minimum, which starting takes: less is not measured, and metrics-server takes zero for an error.
 LEAST_CPU_SECONDS = 0.001
 LEAST_MEMORY_BYTES = 4096
 OWN_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:")
@@ -30,7 +30,7 @@ class ProcessTable:
 
     Args:
         read: Called with a path below /proc; returns its bytes, none when the process has just ended.
-        pids: Those to look at; by default all.
+        pids: The processes to read; by default all.
     """
 
     def __init__(self, *, read: Callable[[str], bytes] | None = None, pids: list[str] | None = None) -> None:
@@ -66,7 +66,7 @@ class ProcessTable:
 
 
 class MonotonicCounter:
-    """A counter of a reading that may fall, as when an unreaped process takes its CPU time along."""
+    """A counter for a reading that may decrease, as when a process that was not waited for ends."""
 
     def __init__(self) -> None:
         self._before = self._lost = 0.0
@@ -87,7 +87,7 @@ class MonotonicCounter:
 def own_memory(pid: int, *, read: Callable[[str], bytes] | None = None) -> int:
     """Measure a process's proportional share of anonymous and shared memory, in bytes."""
     lines = (line.split() for line in (read or _read)(f"/proc/{pid}/smaps_rollup").splitlines())
-    return sum(int(words[1]) * 1024 for words in lines if words and words[0] in OWN_MEMORY)
+    return sum(int(fields[1]) * 1024 for fields in lines if fields and fields[0] in OWN_MEMORY)
 
 
 def _read(path: str) -> bytes:

@@ -1,8 +1,8 @@
 """Resource usage for metrics-server: ``/metrics/resource``.
 
-After a kubelet's own families come those of dcgm-exporter, where there are GPUs. One kubelet serves all
-nodes; the address of the request says which node is meant. A node's usage is that of its pods plus its share
-of the kubelet itself.
+A kubelet's own metric families are followed by those of dcgm-exporter on a machine with GPUs. One kubelet
+serves all nodes; the destination address of a request selects the node. A node's usage is that of its pods
+plus its share of the kubelet itself.
 
 Source: https://kubernetes.io/docs/reference/instrumentation/node-metrics/
 """
@@ -24,7 +24,7 @@ from localkube.network.addresses import Addresses
 
 READER = "system:metrics-server"
 READABLE = ("/metrics/resource",)
-# Nodes are asked one after the other within a second; one sample of the processes serves them all.
+# metrics-server scrapes all nodes within a second; one sample of the processes serves them all.
 FRESH_SECONDS = 1.0
 FAMILIES = {
     "node_cpu_usage_seconds_total": ("counter", "Cumulative cpu time consumed by the node in core-seconds"),
@@ -76,10 +76,10 @@ class StatsProvider:
 
     Args:
         running: Returns the containers that run on a node, by its name.
-        control_groups: Returns what a control group says of a container, None where it has none.
+        control_groups: Returns a container's usage by its control group, None if it has none.
         gpus: The machine's GPUs.
-        held: Returns the GPUs of a container, by the names of its node, pod's uid and itself.
-        links: Returns what the links of a node have carried, in Prometheus's text format.
+        held: Returns the GPUs of a container, by the name of its node, its pod's uid and its own name.
+        links: Returns the traffic counters of a node's links, in Prometheus's text format.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class StatsProvider:
         return self._nodes.get(address)
 
     async def measure(self) -> StatsSample:
-        """Sample all containers, in a thread: they may have any number of processes; reused for a second."""
+        """Sample all containers, in a thread, as they may have many processes; reused for a second."""
         async with self._measuring:
             now = self._clock()
             if now - self._sample.when >= FRESH_SECONDS:
@@ -132,7 +132,7 @@ class StatsProvider:
         return usages
 
     def _close(self, node: str, seconds: dict[str, float]) -> None:
-        """Keep the CPU time of containers that have gone since the last sample."""
+        """Keep the CPU time of containers that have ended since the last sample."""
         for identity in self._last[node].keys() - seconds.keys():
             self._ended[node] += self._last[node][identity]
             self._counters.pop(identity, None)
@@ -166,7 +166,7 @@ class StatsProvider:
         return lines.text() + self._gpu_lines(node) + links
 
     def _gpu_lines(self, node: NodeSettings) -> str:
-        """The node's real GPUs, in the words of dcgm-exporter."""
+        """The metrics of the node's real GPUs, as dcgm-exporter's."""
         if not node.gpu_devices or self._gpus is None:
             return ""
         uses = [use for use in self._gpus.sample() if use.uuid in node.gpu_devices]
@@ -188,9 +188,9 @@ class StatsProvider:
 
 
 def stats_routes(stats: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
-    """The routes of the kubelet's API; ``addresses`` map the called address to its node."""
+    """The routes of the kubelet's API; ``addresses`` maps the destination address to its node."""
 
-    def asked(request: web.Request) -> NodeSettings:
+    def requested_node(request: web.Request) -> NodeSettings:
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
         if node := stats.node(addresses.seen(address)):
             return node
@@ -198,7 +198,7 @@ def stats_routes(stats: StatsProvider, addresses: Addresses) -> list[web.RouteDe
 
     async def resource(request: web.Request) -> web.Response:
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        text = await stats.resource(asked(request))
+        text = await stats.resource(requested_node(request))
         return web.Response(body=text.encode(), headers={"Content-Type": content_type})
 
     return [web.get("/metrics/resource", resource)]

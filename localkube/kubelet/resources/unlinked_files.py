@@ -1,6 +1,6 @@
-"""Files that have no name any more and are open: they take disk, and no walk through a directory meets them.
+"""Unlinked files that are still open: they take disk space, but no walk through a directory finds them.
 
-What only a mapping in memory or a socket's queue holds is not seen.
+Files that only a memory mapping or a socket's queue refers to are not found.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ DELETED = " (deleted)"
 
 
 def unlinked(container: Mapping[str, Any], pid: int, disk: Path) -> dict[str, int]:
-    """Sum the bytes of a container's open files without a name, by volume; "" is its writable layer.
+    """Sum the bytes of a container's open unlinked files, by volume; "" is its writable layer.
 
     Args:
         pid: Its first process.

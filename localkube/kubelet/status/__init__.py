@@ -1,1 +1,1 @@
-"""What the API is told of a pod: computed from its specification and from records of what happened. Pure."""
+"""The status of a pod, computed from its specification and the records of its containers. Pure."""

@@ -12,7 +12,7 @@ from typing import Any
 from localkube.kubelet.status.restart_policy import is_sidecar, may_restart_all
 
 Object = Mapping[str, Any]
-# Present only while a resize of the pod's resources waits or goes on.
+# Present only while a resize of the pod's resources is pending or in progress.
 RESIZES = ("PodResizePending", "PodResizeInProgress")
 RESTARTING = "AllContainersRestarting"
 OWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -43,8 +43,8 @@ def pod_conditions(
     Args:
         sandbox: The pod's network exists.
         now: The API's form of the time, for conditions that change.
-        evicted: Why the node has ended the pod, if it has.
-        restarting: All containers are ended, to start again.
+        evicted: Why the node has terminated the pod, if it has.
+        restarting: All containers are being terminated, to start again.
         resizes: Type, reason, message and observedGeneration of those of ``RESIZES`` that hold.
     """
     before = (pod.get("status") or {}).get("conditions") or []
@@ -118,7 +118,7 @@ def _initialised(
 
 
 def was_initialised(pod: Object) -> bool:
-    """Check whether the pod has reported that its init containers are done."""
+    """Check whether the pod has reported that its init containers have completed."""
     reported = (pod.get("status") or {}).get("conditions") or []
     return any(condition["type"] == "Initialized" and condition["status"] == "True" for condition in reported)
 

@@ -39,7 +39,7 @@ class ContainerRecord:
         started: A running container's startup probe has passed, or it has none.
         image: The image of the definition that runs.
         resources: The requests and limits that the run has.
-        image_id: What in truth runs: the root file system's name.
+        image_id: The image that actually runs, or the root file system's name.
     """
 
     name: str
@@ -77,9 +77,9 @@ def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | Non
 
 
 def latest_run(record: ContainerRecord | None, *, previous: bool) -> int | None:
-    """The run whose log ``kubectl logs`` shows; None where there is none.
+    """The run whose log ``kubectl logs`` shows; None if there is none.
 
-    ``previous`` is the last run that has ended while another runs or is waited for, as in the kubelet.
+    ``previous`` is the last run that has ended while another runs or is pending, as in the kubelet.
     """
     if record is not None and not previous and record.state != "waiting":
         return record.restart_count

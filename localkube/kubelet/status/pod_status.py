@@ -28,7 +28,7 @@ DEADLINE_EXCEEDED = (
     "Pod was active on the node longer than the specified deadline",
 )
 NODE_SHUTDOWN = ("Failed", "Terminated", "Pod was terminated in response to imminent node shutdown.")
-# Merged by the API server by these keys, when a patch is strategic; other lists are replaced.
+# A strategic merge patch merges these lists by these keys; other lists are replaced.
 _MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
 
 
@@ -59,9 +59,9 @@ def pod_status(
     """Compute the v1.PodStatus to report.
 
     Args:
-        pod: The v1.Pod with its latest status, of which what is not computed here is kept.
-        records: Of all containers, by name; one without waits to be created.
-        pod_ip: None before the pod's network exists and after it is gone; a known address is kept.
+        pod: The v1.Pod with its latest status; fields that are not computed here are kept.
+        records: Of all containers, by name; a container without a record waits to be created.
+        pod_ip: None before the pod's network exists and after its removal; a known address is kept.
         start_time: When the kubelet first saw the pod.
         override: Phase, reason and message in place of the computed ones once no container runs.
         terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
@@ -106,7 +106,7 @@ def pod_status(
 def rejected_status(
     pod: Object, *, override: tuple[str, str, str] | None, start_time: float
 ) -> dict[str, Any]:
-    """Compute the v1.PodStatus of a pod that its node does not admit: nothing of it was ever made.
+    """Compute the v1.PodStatus of a pod that its node does not admit: no container was created.
 
     Source: rejectPod in pkg/kubelet/kubelet.go
     """
@@ -154,7 +154,7 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
     running = sum("running" in statuses[name]["state"] for name in side_containers if name in statuses)
     initialisation = _init_phase(pod, statuses)
     if may_restart_all(pod) and conditions.was_initialised(pod):
-        initialisation = None  # however far they are when all containers start again
+        initialisation = None  # it does not count again when all containers are restarted
     if initialisation:
         return "Pending" if running else initialisation
     ended = 0
@@ -169,7 +169,7 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
         else:
             ended += 1
             failed = failed or end["exitCode"] != 0
-            # What waits after an end will run again, whatever its exit code was: a probe may have ended it.
+            # What waits after its exit is restarted, whatever its exit code: a probe may have ended it.
             again = "waiting" in status["state"] or container_should_restart(pod, container, end["exitCode"])
             restarting = restarting or again
     if running or not ended or (restarting and not terminal):
@@ -286,7 +286,7 @@ def _identity(container_id: str) -> str:
 
 
 def _end(status: Object) -> Object | None:
-    """The terminated state that counts: the present one, or the last one while waiting to restart."""
+    """The terminated state that counts: the current one, or the last one while waiting to restart."""
     state = status["state"]
     if "terminated" in state:
         return state["terminated"]

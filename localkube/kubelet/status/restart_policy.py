@@ -43,21 +43,21 @@ def container_should_restart(pod: Object, container: Object, exit_code: int | No
 
 
 def restart_action(container: Object, exit_code: int | None) -> str | None:
-    """The action of the first of a container's ``restartPolicyRules`` that matches its end."""
+    """The action of the first of a container's ``restartPolicyRules`` that matches its exit code."""
     rules = container.get("restartPolicyRules") or []
     return next((rule["action"] for rule in rules if _matches(rule, exit_code)), None)
 
 
 def may_restart_all(pod: Object) -> bool:
-    """Check whether the end of one of a pod's containers may start all of them again."""
+    """Check whether the exit of one of a pod's containers may restart all of them."""
     rules = [rule for _, container in containers(pod) for rule in container.get("restartPolicyRules") or []]
     return any(rule["action"] == RESTART_ALL for rule in rules)
 
 
 def restarts_after_probe(pod: Object, container: Object) -> bool:
-    """Check whether a container that a liveness or startup probe has ended is restarted.
+    """Check whether a container that a liveness or startup probe has terminated is restarted.
 
-    Its exit code does not matter: 0 after SIGTERM is no success, and no rule applies.
+    Its exit code does not matter: 0 after SIGTERM is not a success, and no rule applies.
     """
     return (container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")) != "Never"
 
@@ -87,9 +87,9 @@ def backoff(count: int) -> float:
 
 
 def config_backoff(count: int, *, permanent: bool = False) -> float:
-    """The delay in seconds after the ``count``-th start that a container's configuration did not allow.
+    """The delay in seconds after the ``count``-th start that failed because of the configuration.
 
-    What is missing is looked for at least as often as the kubelet does; a ``permanent`` error is a crash.
+    Missing objects are looked up at least as often as by the kubelet; a ``permanent`` error is a crash.
 
     Example:
         >>> [config_backoff(count) for count in range(1, 5)], config_backoff(9, permanent=True)
@@ -143,11 +143,11 @@ def duration(seconds: float) -> str:
         >>> duration(10), duration(80), duration(300)
         ('10s', '1m20s', '5m0s')
     """
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
-        return f"{hours}h{minutes}m{rest}s"
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+        return f"{hours}h{minutes}m{remainder}s"
+    return f"{minutes}m{remainder}s" if minutes else f"{remainder}s"
 
 
 def _matches(rule: Object, exit_code: int | None) -> bool:

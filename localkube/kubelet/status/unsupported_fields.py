@@ -13,8 +13,8 @@ class FieldRule:
 
     Attributes:
         field: Its path below the PodSpec, or below a container.
-        why: What is the case instead, to follow "is not supported: ".
-        asks: Whether a value of the field asks for something; by default whatever is not empty or false.
+        why: The behaviour instead, to follow "is not supported: ".
+        asks: Whether a value of the field requests something; by default any but empty and false.
     """
 
     field: str
@@ -23,7 +23,7 @@ class FieldRule:
 
 
 def _is_of(kind: str) -> Callable[[Object | None], bool]:
-    """Ask for a profile of a type; one of the type Localhost is refused, as no node has it."""
+    """Check for a profile of a type; the type Localhost is refused elsewhere, as no node has one."""
     return lambda value: bool(value and value.get("type") == kind)
 
 
@@ -102,7 +102,7 @@ PLAIN_CONTAINER_RULES = (
 
 
 def unsupported_fields_in_plain_mode(pod: Object) -> list[str]:
-    """The same for plain mode, which isolates less."""
+    """Describe each unsupported field that the pod sets in plain mode, which isolates less."""
     return unsupported_fields(pod, pod_rules=PLAIN_POD_RULES, container_rules=PLAIN_CONTAINER_RULES)
 
 

@@ -1,1 +1,1 @@
-"""``kubectl exec``, ``attach`` and ``port-forward``: WebSockets of the API server, and what is in them."""
+"""``kubectl exec``, ``attach`` and ``port-forward``: the API server's WebSockets, and their protocols."""

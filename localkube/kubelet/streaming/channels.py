@@ -21,7 +21,7 @@ from localkube.tasks import wait_for_first
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 1.0
-# What golang.org/x/net/websocket, and so the kubelet, takes in one message.
+# The limit of a message in golang.org/x/net/websocket, and so in the kubelet.
 LARGEST_MESSAGE = 32 * 1024 * 1024
 DIGIT = ord("0")
 
@@ -32,7 +32,7 @@ async def accept(
     """Finish the handshake with the client's first protocol that is among ``protocols``.
 
     Args:
-        largest: The bytes of the largest message that is taken; a larger one ends the connection.
+        largest: The maximum size of a message in bytes; a larger one closes the connection.
     """
     sock = web.WebSocketResponse(
         protocols=protocols,
@@ -83,12 +83,12 @@ class Channels:
                 try:
                     channel, data = channel - DIGIT, base64.b64decode(data)
                 except binascii.Error as error:
-                    log.warning("a message on channel %s is left out: %s", channel - DIGIT, error)
+                    log.warning("a message on channel %s is skipped: %s", channel - DIGIT, error)
                     continue
             yield channel, data
 
 
 async def unless_gone(work: Awaitable[Any], disconnected: Awaitable[Any]) -> Any:
-    """Await ``work``; None when ``gone``, which feeds it, ends first because the client disconnected."""
+    """Await ``work``; None when ``disconnected``, which feeds it, ends first: the client has disconnected."""
     first = await wait_for_first(work, disconnected)
     return None if first.cancelled() else first.result()
