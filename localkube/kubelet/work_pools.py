@@ -1,8 +1,8 @@
-"""Threads for what walks through the files of pods and claims, in slices, with turns for each namespace.
+"""Threads for walks through the files of pods and claims, in slices, with turns for each namespace.
 
-A pod can fill a volume with any number of files. Whoever walks through them has one slice of a thread at a
-time for all its pods, so a neighbour's walk waits for one slice of each namespace, and what a container's
-start needs from other threads for none. Cancelling ends a walk with its slice.
+A pod can fill a volume with any number of files. A namespace has one slice of a thread at a time for the
+walks of all its pods, so another namespace's walk waits for one slice of each, and the start of a container,
+which uses other threads, for none. A cancelled walk ends with its slice.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from typing import TypeVar
 from localkube.kubelet.heartbeat import namespace_of_work
 
 SLICE_SECONDS = 0.05
-# A message takes as long as so many bytes.
+# The overhead of a message, in bytes.
 MESSAGE_BYTES = 2048
 REMEMBERED_NAMESPACES = 4096
 Result = TypeVar("Result")
 
 
 class Turns:
-    """Lets each namespace do at most so many things of one kind at a time.
+    """Limits the concurrent operations of one kind in each namespace.
 
     Args:
-        most: How many.
+        most: Operations at a time.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for the turn of the namespace whose work this is."""
+        """Wait for a turn of the current task's namespace."""
         namespace = namespace_of_work()
         free, users = self._users.get(namespace) or (asyncio.Semaphore(self._most), 0)
         self._users[namespace] = free, users + 1
@@ -47,18 +47,18 @@ class Turns:
                 self._users[namespace] = free, users - 1
 
     def of_pods(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Wait for a turn where this is the work of a pod; other work begins at once."""
+        """Wait for a turn if the current task works for a pod; other tasks start at once."""
         return self.turn() if namespace_of_work() else contextlib.nullcontext()
 
 
 class Pace:
-    """Lets each namespace send and receive so much a second; what is beyond it waits in turn.
+    """Limits the bytes per second that each namespace sends and receives; excess messages are delayed.
 
     A flood of streams would take the API server's processors, and the kubelet's one loop, from all others.
 
     Args:
-        rate: Bytes a second.
-        burst: Bytes that an idle namespace has saved.
+        rate: Bytes per second.
+        burst: The capacity of an idle namespace's token bucket, in bytes.
     """
 
     def __init__(self, *, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,9 +66,9 @@ class Pace:
         self._due: dict[str, float] = {}
 
     async def pass_on(self, size: int) -> None:
-        """Wait until a message of the present task's namespace, of so many bytes, may be passed on.
+        """Wait until a message of this size, of the current task's namespace, may be passed on.
 
-        The loop has a turn in any case: a connection that is lost takes all without making anybody wait.
+        It always yields to the loop: a lost connection accepts all data without blocking.
         """
         namespace, now = namespace_of_work(), self._clock()
         if len(self._due) > REMEMBERED_NAMESPACES:
@@ -92,7 +92,7 @@ class WorkPool:
                 pass
 
     async def sum(self, numbers: Iterable[int]) -> int:
-        """Add what an iterator yields."""
+        """Sum the numbers of an iterator."""
         sums: list[int] = [0]
 
         def add() -> Iterator[None]:
@@ -113,10 +113,10 @@ class WorkPool:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await asyncio.wait([future])  # what it works on may go with whoever waits for it
+            await asyncio.wait([future])  # the waiting task may release what it works on
             raise
         finally:
-            del future  # an error's traceback has this frame: in a cycle, all its frames hold would stay
+            del future  # breaks the cycle with an error's traceback, which has this frame
 
 
 def _advance(steps: Iterator[object]) -> bool:
@@ -126,9 +126,9 @@ def _advance(steps: Iterator[object]) -> bool:
 
 
 WALKS = WorkPool("walk", threads=2)
-# What pods name is in memory while they are prepared, and one object can be named by all of them.
+# A pod's objects are in memory while it is prepared, and all pods can refer to the same object.
 OBJECTS = Turns(2)
-# What is computed from the text of pods, ConfigMaps and Services.
+# Work on the text of pods, ConfigMaps and Services.
 TEXTS = WorkPool("text", threads=2)
 # Sizes of volumes, which a machine short of disk waits for, do not wait for walks.
 MEASURES = WorkPool("measure", threads=2)

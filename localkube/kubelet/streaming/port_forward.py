@@ -1,7 +1,7 @@
-"""``kubectl port-forward``: connections to the ports of a pod, in one connection of the client's.
+"""``kubectl port-forward``: connections to the ports of a pod, multiplexed over one connection of the client.
 
 kubectl tunnels a SPDY connection with a data and an error stream per connection (``spdy.py``) in a WebSocket;
-older clients have SPDY without one (``upgrade.py``). Client libraries have a WebSocket with a pair of
+older clients use SPDY without a WebSocket (``upgrade.py``). Client libraries use a WebSocket with a pair of
 channels per port, which is closed when the pod has closed all of them.
 Connections are made to the pod's loopback, in its network namespace.
 """
@@ -28,9 +28,9 @@ PROTOCOL = "portforward.k8s.io"
 TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PROTOCOLS = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 BLOCK = 64 * 1024
-# What the pod has not read yet on all connections of a client; more than that holds all of them up.
+# The bytes that the pod has not read yet on all connections of a client; above this limit, all of them block.
 WAITING_BYTES = 16 * 1024 * 1024
-PIECE_BYTES = 256  # of memory, for each piece of it
+PIECE_BYTES = 256  # the overhead of each buffered piece
 # kubectl sends 32 KiB at once, the Python client a megabyte.
 LARGEST_MESSAGE = 4 * 1024 * 1024
 # The streams at a time that Go's HTTP/2 servers allow a client.
@@ -60,7 +60,7 @@ async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addr
                 sock.close()
                 raise
         except OSError as error:
-            # IPv4's answer is what people know; IPv6 may not even be there.
+            # Report the error of IPv4, which is familiar; there may be no IPv6.
             problem = problem or (os.strerror(error.errno) if error.errno else str(error))
         except RuntimeCallError as error:
             problem = problem or error.message
@@ -107,7 +107,7 @@ class SpdyTunnel:
                 for turn, frame in enumerate(self._framer.feed(message)):
                     await self._take(frame)
                     if frame.kind == spdy.SYN_STREAM or turn % TURNS == TURNS - 1:
-                        await asyncio.sleep(0)  # others have their turn
+                        await asyncio.sleep(0)  # let other tasks run
         except spdy.ProtocolError as error:
             log.warning("port-forward to %s: %s", self._about, error)
         finally:
@@ -130,7 +130,7 @@ class SpdyTunnel:
                 source.abort()
 
     def _open(self, frame: spdy.SpdyFrame) -> bool:
-        """Add a stream to its connection; False if there are too many, or it makes no sense."""
+        """Add a stream to its connection; False if there are too many, or it is invalid."""
         request, kind, port = (frame.headers.get(name, "") for name in ("requestid", "streamtype", "port"))
         pair = self._pairs.get(request)
         if pair is None and len(self._pairs) >= MOST_CONNECTIONS:
@@ -171,7 +171,7 @@ class SpdyTunnel:
 
 
 class Backlog:
-    """The bytes that a client has sent and its connections have not taken."""
+    """The bytes that a client has sent and the pod has not read."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -195,7 +195,7 @@ class Backlog:
 
 
 class ClientInput:
-    """What a client sends into one connection, which may not be established yet."""
+    """The input of a client for one connection, which may not be established yet."""
 
     def __init__(self, backlog: Backlog) -> None:
         self.has_ended_output = False
@@ -206,7 +206,7 @@ class ClientInput:
         self._complete = False
 
     async def feed(self, data: bytes, *, end: bool = False) -> None:
-        """Take data; ``end`` is the client's end of the stream. After that, or an abort, data are dropped."""
+        """Buffer data; ``end`` is the client's EOF. After that, or an abort, data are dropped."""
         if not (data or end):
             return
         await self._backlog.add(len(data) + PIECE_BYTES)
@@ -217,7 +217,7 @@ class ClientInput:
         self._pieces.put_nowait((data, end))
 
     async def forward(self, writer: asyncio.StreamWriter) -> None:
-        """Write all to the connection, no faster than it takes it."""
+        """Write everything to the connection, with backpressure."""
         while not self.ended.is_set():
             data, end = await self._pieces.get()
             try:
@@ -226,7 +226,7 @@ class ClientInput:
                     writer.write_eof()
                 await writer.drain()
             except (ConnectionError, RuntimeError):
-                # The pod has closed: what comes is lost, as on any connection.
+                # The pod has closed: further data are lost, as on any connection.
                 self.abort()
             finally:
                 self._backlog.remove(len(data) + PIECE_BYTES)
@@ -241,7 +241,7 @@ class ClientInput:
 
 
 def is_port(text: str) -> bool:
-    """Check for a number that a port can have.
+    """Check for a valid port number.
 
     Example:
         >>> is_port("8080"), is_port("0"), is_port("²")
@@ -254,7 +254,7 @@ async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Aw
     """Copy between a connection and a client until both directions end, or the client resets.
 
     Args:
-        send: Takes what comes from the pod; nothing, once, is the end of it.
+        send: Receives the pod's output; empty, once, at EOF.
     """
     reader, writer = streams
     output = asyncio.create_task(_output(source, reader, send))
@@ -294,7 +294,7 @@ async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: C
         async def send(data: bytes) -> None:
             if data:
                 await channels.send(2 * index, data)
-            else:  # the client cannot say that its half has ended
+            else:  # the protocol cannot signal EOF of the client's half
                 inputs[index].abort()
 
         with contextlib.suppress(ConnectionError):

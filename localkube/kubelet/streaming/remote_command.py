@@ -1,8 +1,8 @@
 """The WebSocket protocol of ``kubectl exec`` and ``attach``: channels for streams, errors and sizes.
 
-Version 5 is that of kubectl and most client libraries; version 4 cannot end stdin. Both report the end of a
-command as a v1.Status on the error channel. Without a version, success is not reported, and an error is its
-message alone.
+kubectl and most client libraries use version 5; version 4 cannot close stdin. Both report the exit of a
+command as a v1.Status on the error channel. Without a version, success is not reported, and an error is only
+its message.
 
 Source: k8s.io/apiserver/pkg/util/proxy, and k8s.io/kubelet/pkg/cri/streaming/remotecommand/websocket.go.
 """
@@ -76,7 +76,7 @@ class RemoteCommand:
             await self.response.close()
 
     async def input(self) -> AsyncGenerator[bytes | tuple[int, int] | None]:
-        """Yield what the client sends: input, None at its end, or a size in columns and rows."""
+        """Yield the client's messages: input, None at its EOF, or a terminal size in columns and rows."""
         async for channel, data in self._channels.received():
             if channel == STDIN and self.wanted.stdin and data:
                 yield data
@@ -100,7 +100,7 @@ def exit_status(code: int) -> dict[str, Any]:
 
 
 def error_status(message: str) -> dict[str, Any]:
-    """The v1.Status of a command that could not be run to its end."""
+    """The v1.Status of a command that could not be run to completion."""
     text = f"Internal error occurred: {message}"
     causes = [{"message": message}]
     return {

@@ -18,7 +18,7 @@ FIN = 1
 HEADER = 8
 REFUSED_STREAM = 3
 LONGEST = 1 << 24
-# Of the headers of one stream: kubectl's have 100 bytes; and the number of moby/spdystream.
+# Limits of one stream's headers: kubectl's have 100 bytes; the number is moby/spdystream's limit.
 MOST_HEADER_BYTES, MOST_HEADERS = 1 << 14, 1000
 
 _WORDS = (
@@ -97,13 +97,13 @@ class SpdyFramer:
         (count,) = struct.unpack_from(">I", text)
         if count > MOST_HEADERS:
             raise ProtocolError(f"{count} headers")
-        texts, at = [], 4
+        texts, offset = [], 4
         for _ in range(2 * count):
-            (length,) = struct.unpack_from(">I", text, at)
-            if at + 4 + length > len(text):
-                raise ProtocolError(f"a header of {length} bytes that ends before")
-            texts.append(text[at + 4 : at + 4 + length].decode(errors="replace"))
-            at += 4 + length
+            (length,) = struct.unpack_from(">I", text, offset)
+            if offset + 4 + length > len(text):
+                raise ProtocolError(f"a truncated header of {length} bytes")
+            texts.append(text[offset + 4 : offset + 4 + length].decode(errors="replace"))
+            offset += 4 + length
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def reply(self, stream: int) -> bytes:

@@ -1,6 +1,6 @@
 """A connection that SPDY takes over from HTTP: port-forwards of client-go without WebSockets.
 
-aiohttp hands over a connection to WebSockets alone, but takes any parser of what follows a request.
+aiohttp hands a connection over only to WebSockets, but accepts any parser for the data after a request.
 
 Source: k8s.io/streaming/pkg/httpstream/spdy/upgrade.go
 """
@@ -23,7 +23,7 @@ def is_spdy(request: web.Request) -> bool:
 
 
 class UpgradedConnection:
-    """The bytes of both directions; what is not read yet holds the client up."""
+    """The bytes of both directions, with backpressure on the client."""
 
     def __init__(self) -> None:
         self.response = web.StreamResponse(status=101)
@@ -50,7 +50,7 @@ class UpgradedConnection:
         return connection
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take what has arrived, as a parser of aiohttp's."""
+        """Receive data, as a parser of aiohttp."""
         self._reader.feed_data(data)
         return False, b""
 
@@ -58,7 +58,7 @@ class UpgradedConnection:
         self._reader.feed_eof()
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield what the client sends until it disconnects."""
+        """Yield the client's data until it disconnects."""
         while data := await self._reader.read(BLOCK):
             await STREAMS.pass_on(len(data))
             yield data

@@ -1,1 +1,1 @@
-"""Volumes of pods: where their files come from, where they lie, and who makes those that are claimed."""
+"""Volumes of pods: their sources, their directories, and the provisioner for claims."""

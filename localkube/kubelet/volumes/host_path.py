@@ -1,7 +1,7 @@
-"""Directories of this machine in pods: the checks of ``hostPath``, and what no pod may see.
+"""Directories of this machine in pods: the checks of ``hostPath``, and the directories hidden from pods.
 
-A hostPath has its declared type, shows nothing of the clusters' own directory, and is accessed with the
-rights of the cluster's user. Paths are resolved by ``runtime/path_resolution.py``.
+A hostPath must have its declared type, hides the clusters' own directory, and is accessed with the
+permissions of the cluster's user. ``runtime/path_resolution.py`` resolves paths.
 
 Source: https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
 """
@@ -43,7 +43,7 @@ class HiddenDirectories:
         self.identities: frozenset[Identity] = frozenset(map(identity, self._open))
 
     def places(self) -> list[tuple[str, Identity]]:
-        """List where they are now, and what each of them is."""
+        """List their current paths and their inodes."""
         return [(location(directory), identity(directory)) for directory in self._open]
 
 
@@ -65,15 +65,15 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
     inside = os.path.join(root, _below(directory, place) or "").rstrip("/")
     places = {directory}
     for mounted, root, place in mounts:
-        if mounted == device and (rest := _below(inside, root)) is not None:
-            places.add(os.path.join(place, rest).rstrip("/"))
+        if mounted == device and (relative := _below(inside, root)) is not None:
+            places.add(os.path.join(place, relative).rstrip("/"))
         elif mounted == device and _below(root, inside) is not None:
             places.add(place)
     return places
 
 
 def _mount(line: str) -> tuple[str, str, str]:
-    """Read a mount's device, its root in the file system, and its place; with a space as an octal number."""
+    """Parse a mount's device, its root in the file system, and its mount point, with octal escapes."""
     fields = (
         re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field) for field in line.split(" ")[2:5]
     )
@@ -97,7 +97,7 @@ def check(
     A path without a type that does not exist becomes a directory, as container engines do it.
 
     Args:
-        beneath: The directory out of which no link may lead; otherwise links are the machine's.
+        beneath: The directory that symlinks may not leave; by default symlinks are followed as the machine's.
     """
     if kind and kind not in _CHECKS:
         raise HostPathError(f"{kind} is an invalid volume type")
@@ -113,13 +113,13 @@ def check(
         os.close(place)
     except FileNotFoundError:
         mode = 0
-    is_kind, words = _CHECKS.get(kind, (bool, "there"))
+    is_kind, description = _CHECKS.get(kind, (bool, "there"))
     if not is_kind(mode):
-        raise HostPathError(f"hostPath type check failed: {path} is not {words}")
+        raise HostPathError(f"hostPath type check failed: {path} is not {description}")
 
 
 def maker(*, owner: int = 0, is_file: bool = False, mode: int = 0o755) -> Maker:
-    """Return what makes the missing parts of a path: directories of this mode, and a file at its end."""
+    """Return a maker of the missing parts of a path: directories of this mode, and a file at its end."""
     return partial(_make, owner=owner, is_file=is_file, mode=mode)
 
 
@@ -130,12 +130,12 @@ def _make(directory: int, name: str, last: bool, *, owner: int, is_file: bool, m
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory))
     else:
         os.mkdir(name, 0o755, dir_fd=directory)
-    # By its descriptor, because a container may have put a link there. The kubelet's umask is private.
+    # By descriptor, because a container may have created a symlink. The kubelet's umask is private.
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
             os.chmod(f"/proc/self/fd/{descriptor}", 0o644 if is_file else mode)
-            if owner:  # what is made in a directory of mode setgid is its group's
+            if owner:  # in a setgid directory, new files keep its group
                 os.chown(f"/proc/self/fd/{descriptor}", owner, -1 if mode & stat.S_ISGID else owner)
     finally:
         os.close(descriptor)

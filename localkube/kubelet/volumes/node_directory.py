@@ -1,7 +1,7 @@
-"""What is /var/lib/kubelet for the pods of a node: a directory of its own below the cluster's.
+"""/var/lib/kubelet of a virtual node: a directory of its own below the cluster's.
 
-Nodes share one machine, which may have a kubelet of its own. A hostPath of such a place shows the node's, and
-what a plugin answers with it is found there.
+Nodes share one machine, which may have a real kubelet. A hostPath below /var/lib/kubelet is mapped to the
+node's directory, and so are such paths in the answers of plugins.
 """
 
 import os
@@ -20,7 +20,7 @@ class NodeDirectory:
     """The directory of one node.
 
     Attributes:
-        path: Stands for /var/lib/kubelet.
+        path: The directory that pods see as /var/lib/kubelet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,15 +42,15 @@ class NodeDirectory:
             check(name, "DirectoryOrCreate", beneath=self.path)
 
     def is_mounted_by(self, pod: Mapping[str, Any]) -> bool:
-        """Check whether a pod mounts it: it may have plugins."""
+        """Check whether a pod mounts it, and so may contain plugins."""
         paths = [(volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []]
         return any(path and self.resolve(path) for path in paths)
 
     def resolve(self, place: str) -> tuple[Path, str] | None:
-        """Find where a path of the node is on this machine; None for those that all nodes share.
+        """Map a path of the node to this machine; None for a path that all nodes share.
 
         Returns:
-            A directory, and a path beneath it: pods may write there, and leave links.
+            A directory, and a path beneath it, in which pods may have created symlinks.
 
         Example:
             >>> NodeDirectory(Path("/cluster/node-0")).resolve("/var/lib/kubelet/device-plugins/")

@@ -18,7 +18,7 @@ from localkube.errors import ApiError
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]
-# A node's own client, by its name: what a pod names is read with the rights of its node.
+# A node's own client, by its name: a pod's objects are read with the credentials of its node.
 Access = Callable[[str], Api]
 FRESH_SECONDS = 0.25
 ROOT_CA = "kube-root-ca.crt"
@@ -39,7 +39,7 @@ class ObjectCache:
         self._answers: dict[tuple[str, str], tuple[float, asyncio.Task[Object | None]]] = {}
 
     async def configmap(self, pod: Pod, name: str) -> Object | None:
-        """Get a ConfigMap of the pod's namespace; None when there is none."""
+        """Get a ConfigMap of the pod's namespace; None if it does not exist."""
         namespace = pod["metadata"]["namespace"]
         if self._authorities and (known := self._authorities.store.get((namespace, name))):
             return known
@@ -48,7 +48,7 @@ class ObjectCache:
         return await self._get(pod, api_path("v1/configmaps", namespace=namespace, name=name))
 
     async def secret(self, pod: Pod, name: str) -> Object | None:
-        """Get a Secret of the pod's namespace; None when there is none."""
+        """Get a Secret of the pod's namespace; None if it does not exist."""
         path = api_path("v1/secrets", namespace=pod["metadata"]["namespace"], name=name)
         return await self._get(pod, path)
 
@@ -61,16 +61,16 @@ class ObjectCache:
             }
             known = (now, asyncio.create_task(self._fetch(place)))
             self._answers[place] = known
-        # Shielded: one pod that is deleted meanwhile must not take the answer from the others.
+        # Shielded: the deletion of one pod must not cancel the request of the others.
         return await asyncio.shield(known[1])
 
     async def _fetch(self, place: tuple[str, str]) -> Object | None:
         item, (node, path) = None, place
         try:
             item = await find(self._access(node), path)
-            (item or {}).get("metadata", {}).pop("managedFields", None)  # more than the rest, of many keys
+            (item or {}).get("metadata", {}).pop("managedFields", None)  # can be larger than the rest
         finally:
-            if item is None:  # asked again by whoever comes next
+            if item is None:  # the next caller requests it again
                 self._answers.pop(place, None)
         return item
 
@@ -99,7 +99,7 @@ class TokenManager:
         """Get a token of the pod's service account for ``audience`` (empty: the API server).
 
         Raises:
-            ApiError: No token could be had, and there is no earlier one that still holds.
+            ApiError: No token could be obtained, and there is no earlier one that is still valid.
         """
         key = (pod["metadata"]["uid"], audience, seconds)
         known = self._tokens.get(key)

@@ -21,7 +21,7 @@ from localkube.runtime.path_resolution import opened
 from localkube.runtime.trees import disk_blocks, walk
 
 Object = Mapping[str, Any]
-# Directories and the ends of files take more than is written to them.
+# Directories and the last blocks of files take more than is written to them.
 SLACK = 1 << 20
 
 
@@ -36,7 +36,7 @@ class ClaimDirectory:
     Attributes:
         claim: The API's path of the claim.
         name: Of the claim.
-        size: The bytes that it may hold; None for a volume that was not made here.
+        size: Its capacity in bytes; None for a volume that was not provisioned here.
     """
 
     path: Path
@@ -50,12 +50,12 @@ class ClaimDirectory:
 
 
 class ClaimResolver:
-    """Resolves claims, and tracks their users and what is stored in them.
+    """Resolves claims, and tracks their users and their usage.
 
-    No file system is asked to keep a claim's size: what is stored is measured by ``pods/eviction.py``.
+    No file system enforces a claim's size: ``pods/eviction.py`` measures the usage.
 
     Args:
-        made: The directory of the volumes that were made here.
+        made: The directory of the volumes that were provisioned here.
     """
 
     def __init__(self, access: Access, *, made: Path | None = None) -> None:
@@ -89,22 +89,22 @@ class ClaimResolver:
         return directory
 
     def written(self, uid: str) -> list[ClaimDirectory]:
-        """List the claims that a pod may write, of those that were made here."""
+        """List the claims provisioned here to which a pod may write."""
         return [claim for claim in self._mounted.get(uid, {}).values() if claim.size is not None]
 
     def stored(self, claim: ClaimDirectory) -> int:
-        """The bytes that were in a claim when it was last measured."""
+        """The usage of a claim in bytes when it was last measured."""
         return self._stored.get(claim.path, 0)
 
     def note(self, claim: ClaimDirectory, used: int) -> None:
-        """Note what a claim holds."""
+        """Record the usage of a claim."""
         self._stored[claim.path] = used
 
     async def excess(self, claim: ClaimDirectory, *, node: str) -> tuple[ClaimDirectory, Object] | None:
-        """Read the claim again, which may have grown; None if it holds no more than its size.
+        """Read the claim again, which may have been expanded; None if it is within its size.
 
         Args:
-            node: One on which a pod has it.
+            node: A node on which a pod uses it.
         """
         item = await find(self._access(node), claim.claim)
         if item is None:
@@ -118,7 +118,7 @@ class ClaimResolver:
         return whole(capacity) if capacity and is_ours else None
 
     async def _refuse_overfull(self, claim: ClaimDirectory) -> None:
-        """Measure a claim that held too much again: its files may have been deleted by another pod."""
+        """Measure an overfull claim again: another pod may have deleted files in it."""
         if not claim.is_overfull(self.stored(claim)):
             return
         self.note(claim, await MEASURES.sum(disk_blocks(claim.path)))
@@ -184,13 +184,13 @@ def _has_run(pod: Object) -> bool:
 
 
 def _is_device(pod: Object, volume: str) -> bool:
-    """Check whether a container has a volume as a block device."""
+    """Check whether a container uses a volume as a block device."""
     devices = (device for _, container in containers(pod) for device in container.get("volumeDevices") or ())
     return any(device["name"] == volume for device in devices)
 
 
 def _is_bound_to(volume: Object, claim: Object) -> bool:
-    """Check a volume's side of the binding: claims are users', volumes are the controllers'."""
+    """Check the volume's side of the binding, because users write claims, but only controllers volumes."""
     reference, metadata = volume["spec"].get("claimRef") or {}, claim["metadata"]
     return all(reference.get(key) == metadata[key] for key in ("namespace", "name", "uid"))
 
@@ -216,10 +216,10 @@ def _directory(volume: Object) -> Path:
 
 
 def give_group(root: Path, group: int, *, root_decides: bool = False) -> Iterator[None]:
-    """Give a volume to a group, file by file, which may then read and write all that is in it.
+    """Make a group the owner of a volume, file by file, with permission to read and write (fsGroup).
 
     Args:
-        root_decides: Leave the rest as it is if the volume's own directory is the group's already.
+        root_decides: Skip it if the volume's root directory has the group already (OnRootMismatch).
     """
     status = root.stat()
     if root_decides and (status.st_gid, status.st_mode & 0o2070) == (group, 0o2070):
@@ -233,7 +233,7 @@ def give_group(root: Path, group: int, *, root_decides: bool = False) -> Iterato
 
 
 def _give(name: str, directory: int, group: int) -> None:
-    """Give a file or directory to a group: what is open is changed, as another pod may exchange it."""
+    """Change a file's group by its descriptor, because another pod may replace the file."""
     place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         mode = os.fstat(place).st_mode

@@ -59,13 +59,13 @@ OBJECTS = {
 
 @dataclass
 class PodPayload:
-    """Contents for the volumes of one pod, which may have the same Secret or annotations in all of them.
+    """Contents for the volumes of one pod, all of which may contain the same Secret or annotations.
 
     Attributes:
-        items: ConfigMaps and Secrets as they were read, by kind and name: once, however slowly this goes.
-        objects: Decoded, by their identity in this process; the objects are kept, so that it stays theirs.
+        items: ConfigMaps and Secrets, by kind and name; each is read once.
+        objects: Decoded objects, by ``id``; the objects are kept, so that an id is not reused.
         fields: Texts of the downward API, by their references.
-        files: How many files the volumes have.
+        files: The number of files in the volumes.
     """
 
     items: dict[tuple[str, str], Object | None] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class PodPayload:
         """Count files before they are computed: one object can be in all volumes of a pod.
 
         Raises:
-            PayloadError: They are too many.
+            PayloadError: There are too many.
         """
         self.files += files
         if self.files > MOST_FILES:
@@ -102,8 +102,8 @@ def downward_files(
     Args:
         pod: The v1.Pod as it is now: labels and annotations may have changed since it started.
         mode: For items without a mode of their own.
-        allocatable: What the pod's node offers, in place of limits that are not set.
-        contents: Of all volumes of the pod.
+        allocatable: The node's allocatable resources, the default of limits that are not set.
+        contents: The contents for all volumes of the pod.
     """
     files = {}
     for item in source.get("items") or []:
@@ -170,7 +170,7 @@ DATA, NEXT = "..data", "..data_tmp"
 def write_atomically(
     directory: Path, files: Mapping[str, VolumeFile], *, owner: int = 0, group: int | None = None
 ) -> bool:
-    """Make ``directory`` hold exactly ``files``; return whether anything changed.
+    """Make ``directory`` contain exactly ``files``; return whether anything changed.
 
     Args:
         owner: The id of the containers' root on the disk; 0 leaves the files the kubelet's.
@@ -236,7 +236,7 @@ def _write_file(path: Path, file: VolumeFile, owner: int, group: int) -> None:
 
 
 def _publish(directory: Path, names: set[str], *, keep: str) -> None:
-    """Link the visible names into ``..data``, and remove what earlier writes left."""
+    """Link the visible names into ``..data``, and remove the files of earlier writes."""
     present = {path.name for path in directory.iterdir()} - {DATA, keep}
     for name in names - present:
         (directory / name).symlink_to(f"{DATA}/{name}")

@@ -28,7 +28,7 @@ Object = Mapping[str, Any]
 PROVISIONER = "trainyard.local/directory"
 CLASS, CLAIM, VOLUME = "storage.k8s.io/v1/storageclasses", "v1/persistentvolumeclaims", "v1/persistentvolumes"
 CLASSES, CLAIMS, VOLUMES = api_path(CLASS), api_path(CLAIM), api_path(VOLUME)
-# Set by the controller manager when, and as soon as, it is our turn.
+# Set by the controller manager once this provisioner should create the volume.
 ASKED_FOR = "volume.kubernetes.io/storage-provisioner"
 MADE_BY = "pv.kubernetes.io/provisioned-by"
 LABEL = "trainyard/provisioner"
@@ -49,7 +49,7 @@ STANDARD = {
 
 
 class ProvisioningError(Exception):
-    """The claim asks for something that a directory does not offer."""
+    """The claim requests a feature that a directory does not have."""
 
 
 def wants_volume(claim: Object) -> bool:
@@ -204,7 +204,7 @@ class Provisioner:
         try:
             await self._api.post(VOLUMES, volume)
         except ApiError as error:
-            if error.status != 409:  # made just before a restart
+            if error.status != 409:  # created just before a restart
                 raise
         return path.name
 
@@ -227,7 +227,7 @@ class Provisioner:
         if volume is not None and (volume.get("status") or {}).get("phase") not in ("Released", "Failed"):
             return
         if not name.startswith("pvc-"):
-            log.warning("volume %s has a name of somebody else's: its directory is left alone", name)
+            log.warning("volume %s was not named by this provisioner: its directory is not removed", name)
             return
         await WALKS.walk(removal(self._directory / name))
         if volume is not None:

@@ -40,7 +40,7 @@ from localkube.runtime.trees import removal
 Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
 PUBLIC = {"configMap", "downwardAPI", "clusterTrustBundle"}
-# Of a pod: what is written in a thread of its own.
+# Bytes of a pod's files above which they are written in a thread.
 LARGE = 1 << 18
 AT_ONCE = 4  # requests for one pod's objects
 FEW = 256  # files that are computed at once
@@ -89,11 +89,11 @@ class VolumeManager:
         claimed: The directory of the volumes that this cluster made for claims.
         node_directories: A directory for each node, its /var/lib/kubelet.
         hidden: Directories that no volume may show.
-        allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
-        objects: Shared with others who read ConfigMaps and Secrets.
-        images: Where volumes that are images come from; None where there are none.
-        shares: What namespaces may have of the room for files from the API.
-        mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
+        allocatable: Returns a node's allocatable resources, by its name; for downward API files.
+        objects: The cache of ConfigMaps and Secrets, shared with other readers.
+        images: The source of image volumes; None if they are not supported.
+        shares: The namespaces' shares of the space for files from the API.
+        mount: Called as ``syscalls.mount``; None if nothing can be mounted, as in plain mode.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class VolumeManager:
         return dict(zip((spec["name"] for spec in specs), await asyncio.gather(*making), strict=True))
 
     async def _count(self, pod: Object, specs: Sequence[Object]) -> dict[str, projected.Files]:
-        """Get the files of volumes that come from the API, and count them before any is written."""
+        """Compute the files of volumes from the API, and reserve their space before any is written."""
         known = projected.PodPayload()
         contents = await _few_at_once(self._guarded(spec, self._files(pod, spec, known)) for spec in specs)
         files = {spec["name"]: content for spec, content in zip(specs, contents, strict=True)}
@@ -163,7 +163,7 @@ class VolumeManager:
     async def refresh(self, pod: Object) -> bool:
         """Update files that come from the API, and renew tokens; return whether any file changed.
 
-        Raises VolumeError when an object is gone or the API does not respond; the files stay as they were.
+        Raises VolumeError if an object is missing or the API does not respond; the files are unchanged.
         """
         specs = [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]
         async with OBJECTS.turn() if _names_objects(specs) else contextlib.nullcontext():
@@ -174,7 +174,7 @@ class VolumeManager:
         return any(changed)
 
     async def release(self, pod: Object) -> None:
-        """Remove the files from the API of a pod that has ended, and give back their room."""
+        """Remove a terminated pod's files from the API, and release their space."""
         uid = pod["metadata"]["uid"]
         for spec in [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]:
             if (directory := self._directory(pod, spec)).is_dir():
@@ -192,7 +192,7 @@ class VolumeManager:
                 await WALKS.walk(_deletion(directory))
 
     async def lose_memory(self, uid: str) -> None:
-        """Unmount the pod's tmpfs volumes: its node was stopped."""
+        """Unmount the pod's tmpfs volumes, because its node was stopped."""
         for directory in (self._pods / uid / "volumes").glob("*"):
             if directory.is_mount():
                 await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
@@ -282,17 +282,17 @@ class VolumeManager:
 
     async def _image(self, pod: Object, spec: Object) -> MountedVolume:
         """Get an image as a volume, which is read-only."""
-        wanted, directory = spec["image"], self._directory(pod, spec)
-        asked = {"name": "", "image": wanted["reference"], "imagePullPolicy": wanted.get("pullPolicy")}
+        source, directory = spec["image"], self._directory(pod, spec)
+        request = {"name": "", "image": source["reference"], "imagePullPolicy": source.get("pullPolicy")}
         if self._images is None:
             raise _MissingError("images cannot be mounted here")
         try:
-            image = await self._images.get(pod, asked, used_by=directory)
+            image = await self._images.get(pod, request, used_by=directory)
         except ConfigError as error:
             raise _MissingError(error.message) from error
         if not image.layers:
             raise _MissingError(
-                f'image "{wanted["reference"]}" is not pulled, and nothing stands in for a volume'
+                f'image "{source["reference"]}" is not pulled, and nothing stands in for a volume'
             )
         return MountedVolume(image.store, read_only=True, managed=True, idmap=True, layers=image.layers)
 
@@ -324,7 +324,7 @@ class VolumeManager:
             if kind == "secret":
                 source = source | {"name": source["secretName"]}
             return await self._source(pod, kind, source, mode, known)
-        # The API server drops sources of kinds that it does not know: none is left of them.
+        # The API server drops the content of sources of unknown kinds, which leaves an empty entry.
         projections: list[tuple[str, Object]] = [
             next(iter(entry.items()), ("unknown", {})) for entry in source.get("sources") or []
         ]
@@ -362,7 +362,7 @@ def _fs_group(pod: Object) -> int | None:
 
 
 def _only_user(pod: Object) -> int | None:
-    """The user of all containers, to whom a pod's token belongs; None where they differ or leave it open."""
+    """The common user of all containers, who owns a pod's token; None if they differ or are not set."""
     users = {effective(pod, container, "runAsUser") for _, container in containers(pod)}
     return users.pop() if len(users) == 1 else None
 
@@ -386,28 +386,28 @@ def mounts(
         hidden: Directories that are hidden in foreign volumes.
 
     Raises:
-        ConfigError: A path in a volume has a variable without a value, or is no path below it.
+        ConfigError: A path in a volume has a variable without a value, or is not a path below it.
         VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
-            is missing in a volume in which nothing is made.
+            is missing in a volume in which nothing may be created.
     """
     entries = []
-    for wish in container.get("volumeMounts") or []:
-        volume = volumes[wish["name"]]
-        target = "/" + wish["mountPath"].strip("/")
-        path = subpath(wish, environment or {})
+    for mount in container.get("volumeMounts") or []:
+        volume = volumes[mount["name"]]
+        target = "/" + mount["mountPath"].strip("/")
+        path = subpath(mount, environment or {})
         try:
             subpaths = _subpaths(volume, path, hidden)
         except OSError as error:
-            message = f'failed to prepare subPath for volumeMount "{wish["name"]}": subPath {path!r}: '
+            message = f'failed to prepare subPath for volumeMount "{mount["name"]}": subPath {path!r}: '
             raise VolumeError(
                 message + (error.strerror or ""), reason="CreateContainerConfigError"
             ) from error
-        options = ["ro"] if volume.read_only or wish.get("readOnly") else []
+        options = ["ro"] if volume.read_only or mount.get("readOnly") else []
         if volume.layers:
             options = ["ro", f"lowerdir={':'.join(reversed(volume.layers))}"]
             entries.append(MountSpec(target, "overlay", str(volume.source), tuple(options), subpaths))
             continue
-        if volume.read_only or wish.get("recursiveReadOnly") in ("Enabled", "IfPossible"):
+        if volume.read_only or mount.get("recursiveReadOnly") in ("Enabled", "IfPossible"):
             options.append("rro")
         if volume.idmap:
             options.append("idmap")
@@ -418,7 +418,7 @@ def mounts(
 
 
 def _subpaths(volume: MountedVolume, path: str, hidden: Set[Identity]) -> tuple[str, ...]:
-    """Check a path in a volume, and make what is missing in one that may be written.
+    """Check a path in a volume, and create missing directories in a writable volume.
 
     The mount resolves it again, because a container may change it meanwhile.
     """
@@ -435,7 +435,7 @@ def _subpaths(volume: MountedVolume, path: str, hidden: Set[Identity]) -> tuple[
 
 
 async def _few_at_once(works: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Await some works at a time: each has an object in memory, and the first that fails ends it."""
+    """Await a few at a time, because each has an object in memory; the first failure is raised."""
     waiting, results = iter(works), []
     while batch := list(itertools.islice(waiting, AT_ONCE)):
         results += await asyncio.gather(*batch)
@@ -443,7 +443,7 @@ async def _few_at_once(works: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 def _names_objects(specs: Iterable[Object]) -> bool:
-    """Check whether volumes name ConfigMaps or Secrets, beside the authority that all pods have."""
+    """Check whether volumes refer to ConfigMaps or Secrets, other than the CA that all pods have."""
     sources = (source for spec in specs for source in (spec.get("projected") or {}).get("sources") or (spec,))
     return any(
         "secret" in source or source.get("configMap", {}).get("name", ROOT_CA) != ROOT_CA
@@ -452,7 +452,7 @@ def _names_objects(specs: Iterable[Object]) -> bool:
 
 
 def _is_secret(spec: Object) -> bool:
-    """Check whether a volume is in memory: what comes from the API and is not for everybody to see."""
+    """Check whether a volume is in memory: content from the API that is not public."""
     sources = (spec.get("projected") or {}).get("sources") or ()
     return "secret" in spec or any(set(source) & PUBLIC == set() for source in sources)
 

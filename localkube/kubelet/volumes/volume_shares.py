@@ -1,7 +1,7 @@
-"""What ConfigMaps, Secrets and tokens of pods take, counted by namespace before it is written.
+"""The space for ConfigMaps, Secrets and tokens of pods, reserved by namespace before they are written.
 
-One object can be in many volumes of many pods, so nothing that an attendee's quota counts bounds their size.
-Secrets and tokens are in memory, all others on the disk of the nodes. The space returns when a pod has ended.
+One object can be in many volumes of many pods, so an attendee's quota does not bound their size. Secrets and
+tokens are in memory, all others on the disk of the nodes. The space is released when a pod has terminated.
 """
 
 import os
@@ -22,11 +22,11 @@ PAGE = 4096
 
 
 class ShareError(Exception):
-    """A namespace has no room left for a volume; a later attempt succeeds once pods have ended."""
+    """A namespace has no space for a volume; a later attempt succeeds once pods have terminated."""
 
 
 def size_of(files: Mapping[str, VolumeFile]) -> int:
-    """Compute what files take: whole pages, one more each for what the file system notes, and directories."""
+    """Compute the space of files: whole pages, one more each for metadata, and directories."""
     return sum((-(-len(file.content) // PAGE) + 1 + path.count("/")) * PAGE for path, file in files.items())
 
 
@@ -43,7 +43,7 @@ class VolumeShares:
 
     @classmethod
     def of_places(cls, *, memory: Path, disk: Path) -> "VolumeShares":
-        """Divide what the file systems of two directories have: the memory, and an eighth of the disk."""
+        """Divide the file systems of two directories: all of the memory, and an eighth of the disk."""
         whole = {MEMORY: os.statvfs(memory), DISK: os.statvfs(disk)}
         sizes = {name: status.f_blocks * status.f_frsize for name, status in whole.items()}
         return cls({MEMORY: min(MOST[MEMORY], sizes[MEMORY]), DISK: min(MOST[DISK], sizes[DISK] // 8)})
@@ -52,7 +52,7 @@ class VolumeShares:
         return self.room[medium] // NAMESPACES
 
     def reserve(self, uid: str, volumes: Mapping[str, tuple[str, int]], *, namespace: str) -> None:
-        """Count volumes of a pod, by name with medium and size, in place of what was counted for them.
+        """Reserve space for volumes of a pod, by name with medium and size, in place of earlier reservations.
 
         A namespace that begins to rewrite its largest volume needs it twice, so an eighth of all stays free.
 
@@ -79,7 +79,7 @@ class VolumeShares:
         return f"{text}those of all namespaces have {_mebibytes(everyone)} of {_mebibytes(self.room[medium])}"
 
     def forget(self, uid: str) -> None:
-        """Give back what a pod has."""
+        """Release a pod's space."""
         self._held = {key: held for key, held in self._held.items() if key[0] != uid}
 
     def of_pod(self, uid: str) -> int:
