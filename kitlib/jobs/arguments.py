@@ -11,7 +11,7 @@ from kitlib.k8s.quantities import check_count
 
 MAX_GPUS = 16
 RESERVED_PATHS = ("/trainyard", "/workspace", "/dev")
-# What whoever starts the ranks tells them: another value would part them.
+# Set by whatever starts the ranks: other values would break the rendezvous.
 OF_RANKS = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|RUN_ID|TORCHELASTIC_.*|PET_.*"
 )
@@ -33,7 +33,7 @@ def check_environment(env: Mapping[str, object]) -> list[Object]:
     """Return environment variables as a container has them.
 
     Raises:
-        BadInput: A name is none, is of the ranks, or a value is neither text nor a number.
+        BadInput: A name is invalid or reserved for ranks, or a value is neither text nor a number.
     """
     example = '`env={"WANDB_MODE": "offline"}`'
     if not isinstance(env, Mapping):

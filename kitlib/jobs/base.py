@@ -1,4 +1,4 @@
-"""Jobs: Kubernetes objects that can be shown, saved, patched and launched; and what training jobs share.
+"""Jobs: Kubernetes objects that can be shown, saved, patched and launched; and the base of training jobs.
 
 A job is data until `launch` creates its objects; then a `Run` follows it. Which object makes the pods, and
 how the ranks find each other, is in the modules beside this one.
@@ -63,7 +63,7 @@ class Job(ABC):
 
     @property
     def image(self) -> str:
-        """The image of its pods; before `bind`, PyTorch's official one where none was given."""
+        """The image of its pods; before `bind`, by default PyTorch's official one."""
         return self.settings.image or config.DEFAULT_IMAGE
 
     @property
@@ -81,13 +81,13 @@ class Job(ABC):
         return limit_ranges.fit(self.security.apply(pulled), self.limit_ranges, chosen=chosen)
 
     def manifest(self, kind: str | None = None) -> Manifest:
-        """Show the objects as YAML, in colours in a notebook; ``kubectl apply -f`` takes it.
+        """Format the objects as YAML for ``kubectl apply -f``, in colours in a notebook.
 
         Args:
             kind: Objects of this kind alone: ``job.manifest("Job")`` leaves out the trainer's source.
 
         Raises:
-            BadInput: There is none of this kind.
+            BadInput: It has no object of this kind.
         """
         chosen = [item for item in self.objects if kind in (None, item["kind"])]
         if not chosen:
@@ -147,7 +147,7 @@ class Job(ABC):
 
 
 class JobArguments(TypedDict, total=False):
-    """The arguments of a `TrainingJob` but for the first and ``nodes``, for those that pass them on."""
+    """The arguments of a `TrainingJob`, except the first and ``nodes``, for classes that pass them on."""
 
     processes_per_node: int | None
     args: Mapping[str, Any] | Sequence[object]
@@ -199,9 +199,9 @@ class TrainingJob(Job):
             they are missing; by default the pods have the cluster's default.
         source_secret: A Secret with the environment variables needed to fetch a trainer, if that is not the
             pods' own identity: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL`` …
-        image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own. Nodes pull
+        image: Image of the pods, with torch; by default ``TRAINYARD_IMAGE``, or the cluster's own. Nodes pull
             it with the Secret ``TRAINYARD_PULL_SECRET``.
-        run_as_user: The number of the pods' user; 0 is root, with the rights that images have by default. By
+        run_as_user: The user ID of the pods; 0 is root, with the rights that images have by default. By
             default 65532, with home in ``/tmp`` and without any rights on the node, as strict namespaces
             demand; on OpenShift the namespace's.
         name: Name of the run; by default made from the trainer's, and unique.
@@ -325,7 +325,7 @@ class TrainingJob(Job):
 
     @property
     def _carried(self) -> Sources:
-        """What travels to the pods: the sources, and what each rank answers `Run.why` with."""
+        """The files for the pods: the sources, and the program with which each rank answers `Run.why`."""
         return {**self.sources, **self.ranks}
 
     def _config_map(self) -> Object:

@@ -45,16 +45,16 @@ _FIXES = {
     "must specify limits.cpu": "`cpu=1` is the limit that this namespace's quota demands",
     "must specify requests.memory": '`memory="2Gi"` is the request that this namespace\'s quota demands',
     "must specify requests.cpu": "`cpu=1` is the request that this namespace's quota demands",
-    "violates PodSecurity": "change what is named with `job.patch(…)`, or use a namespace that allows it",
+    "violates PodSecurity": "change the named fields with `job.patch(…)`, or use a namespace that allows it",
     "PriorityClass": "leave `priority=` out, or have the cluster's administrator create the class",
-    "runtimeclass": "kubectl get runtimeclass lists what there is",
-    "serviceaccount": "kubectl get serviceaccounts lists what there is",
+    "runtimeclass": "kubectl get runtimeclass lists the existing ones",
+    "serviceaccount": "kubectl get serviceaccounts lists the existing ones",
 }
 
 
 @dataclass(frozen=True)
 class PodSample:
-    """A pod that the API server is asked about, and how many alike there will be.
+    """A pod for a dry run, and how many equal ones the run will have.
 
     Attributes:
         plain: Whether the kit creates them itself: a controller tries again where a quota has no room.
@@ -86,7 +86,7 @@ def check_references(kube: Kube, job: Job, objects: Sequence[Object], *, about: 
 
 
 def check_access_modes(kube: Kube, job: Job, objects: Sequence[Object], *, about: str) -> None:
-    """Raise BadInput for a volume of one node, or one pod, that pods on several nodes would mount.
+    """Raise BadInput for a single-node or single-pod volume that pods on several nodes would mount.
 
     Pods that are kept together, by a patch, may share one of a node.
     """
@@ -191,7 +191,7 @@ def check_admission(
 
 
 def warn_of_policies(kube: Kube, job: Job, objects: Sequence[Object], *, about: str) -> None:
-    """Log which NetworkPolicies keep the run's pods apart, if the cluster's network enforces them."""
+    """Log which NetworkPolicies block connections between the run's pods, if the network enforces them."""
     policies = allowed(lambda: kube.get_all("NetworkPolicy")) or []
     labels = objects[-1]["metadata"].get("labels") or {}
     pod = {"metadata": {"name": names.unique("run"), "labels": labels}}

@@ -65,7 +65,7 @@ def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
 
 
 def carried(function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None) -> Sources:
-    """Read what is sent of a function: its program, and the modules beside the notebook that it imports."""
+    """Read a function's sources: its program, and the modules beside the notebook that it imports."""
     text = program(function, args)
     path = Path.cwd() / f"{function.__name__}.py"
     return sources(path, given={path: text})
@@ -103,7 +103,7 @@ def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
     try:
         return inspect.getsourcelines(function)
     except OSError as error:
-        what = "the source of this function is not known"
+        what = "the source of this function is not available"
         raise BadInput(what, about=f"function {function.__name__}", fix=fix) from error
 
 
@@ -158,7 +158,7 @@ def _check_names(source: str, function: Callable[..., object], *, about: str) ->
 
 
 def _fix(name: str, value: object, *, before: bool) -> str:
-    """Say how a function does without a name of the notebook, by what the name is there."""
+    """Suggest how a function can do without a name of the notebook, by the name's value."""
     if name == MAGIC:
         return "leave out magics (%…) and shell commands (!…): only a notebook has them"
     if name == "display":
@@ -182,7 +182,7 @@ def _fix(name: str, value: object, *, before: bool) -> str:
 
 
 def _augmented(tree: ast.Module) -> set[str]:
-    """List the global names to which something is added, and nothing assigned."""
+    """List the global names that are only targets of augmented assignments."""
     nodes = list(ast.walk(tree))
     augmented = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
     names = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]

@@ -63,14 +63,14 @@ def launch(
             before that: what is refused leaves the earlier run as it is.
         must_fit: Refuse pods that are larger than every node of a local cluster; by default they are created,
             with a warning, and wait.
-        idle_gpus: What becomes of a run whose pods have GPUs and train on the CPU: "warn", "fail" or "allow".
-            It fails at the end of its ranks; elastic ones and other images, where `Run.wait` reads the logs.
+        idle_gpus: What to do if pods with GPUs train on the CPU: "warn", "fail" or "allow".
+            It fails at the end of its ranks; elastic ones and other images, when `Run.wait` reads the logs.
         options: Arguments of an `IndexedJob`: ``nodes=4, args={"epochs": 2}``.
 
     Raises:
         BadInput: The cluster is at a cloud, and no image was built for it; or an argument is invalid.
-        RunExists: A run of this name exists, and ``replace`` is not given.
-        LaunchRejected: The API server rejected an object; nothing was left behind.
+        RunExists: A run of this name exists, and ``replace`` is False.
+        LaunchRejected: The API server rejected an object; the others were deleted again.
 
     Example:
         >>> run = launch("train.py", nodes=4)
@@ -82,12 +82,12 @@ def launch(
         raise BadInput("unknown value", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS))
     if not isinstance(job, Job):
         job = IndexedJob(job, **options)
-    on = connect(cluster) if isinstance(cluster, str) else cluster
+    target = connect(cluster) if isinstance(cluster, str) else cluster
     notes = {} if idle_gpus == "warn" else {names.IDLE_GPUS: idle_gpus}
     if idle_gpus == "fail" and isinstance(job, TrainingJob) and not getattr(job, "limits", None):
         job = copy.copy(job)
         job.env = [*job.env, {"name": IDLE_GPUS_VARIABLE, "value": idle_gpus}]
-    return _launch_on(on, job, replace=replace, must_fit=must_fit, notes=notes)
+    return _launch_on(target, job, replace=replace, must_fit=must_fit, notes=notes)
 
 
 def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, notes: Mapping[str, str]) -> Run:
@@ -104,7 +104,7 @@ def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, not
     run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)
     replaced = _earlier(kube, job.name, objects[-1], replace=replace, about=run.about)
     _check(cluster, job, objects, replaced=replaced, must_fit=must_fit, about=run.about)
-    if replaced:  # only now, when nothing is left that could be refused
+    if replaced:  # only after all checks
         RunObjects(kube, job.name).delete(only=replaced)
     created: list[Object] = []
     try:
@@ -189,7 +189,7 @@ def _check_arguments(job: object, options: Mapping[str, object]) -> None:
         example = '`kit.launch("train.py", nodes=4)`, or `kit.launch(kit.IndexedJob("train.py"))`'
         raise BadInput("this is not a job, a program or a function", about=repr(job), fix=example)
     if isinstance(job, Job) and options:
-        about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: `kit.IndexedJob(…, nodes=4)`"
+        about, fix = f"{job!r}, {', '.join(options)}", "pass them to the job: `kit.IndexedJob(…, nodes=4)`"
         raise BadInput("a job has its arguments already", about=about, fix=fix)
 
 

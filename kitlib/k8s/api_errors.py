@@ -40,7 +40,7 @@ _PROXY = "Unable to connect to proxy"
 
 
 def rejected(status: int, body: bytes, *, about: str) -> Rejected:
-    """Make the error of a response: a Kubernetes ``Status``, or what a proxy has put in its place."""
+    """Build the error of a response: a Kubernetes ``Status``, or a proxy's text."""
     text = body.decode("utf-8", "replace").strip()
     try:
         answer = json.loads(text)
@@ -49,7 +49,7 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     answer = answer if isinstance(answer, dict) else {}
     reason = answer.get("reason") or ""
     message = answer.get("message") or text or f"HTTP status {status}"
-    fix = _FIXES.get(status, "try again; if it persists, look at the logs of the control plane")
+    fix = _FIXES.get(status, "try again; if it persists, read the logs of the control plane")
     if status == 403 or admission_hint(message):
         fix = rbac_hint(message)
     elif "failed calling webhook" in message:
@@ -73,13 +73,13 @@ def unserved(error: Rejected) -> bool:
 
 
 def rbac_hint(message: str) -> str:
-    """Suggest what allows a request that the API server or kubectl calls forbidden: a permission, or room."""
+    """Suggest what would allow a forbidden request: a permission, or quota."""
     if hint := admission_hint(message):
         return hint
     if "violates PodSecurity" in message:
         return (
-            "set in the pod's securityContext what is named, and leave out root and the node's files: this "
-            "namespace allows no pod that has more rights"
+            "set the named fields in the pod's securityContext, and leave out root and the node's files: "
+            "this namespace allows no pod that has more rights"
         )
     if 'User "system:anonymous' in message:  # also of a path, such as /version
         return "sign in first: the request had no credentials; `kit.credentials()` lists yours"
@@ -108,7 +108,7 @@ def admission_hint(message: str) -> str:
         return f"leave out {reserved[1]}: Trainer sets it itself, from `nodes=` and `processes_per_node=`"
     if any(sign in message for sign in _RULES) and "denied" in message:
         return (
-            "a rule of this cluster asks for it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "
+            "a rule of this cluster requires it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "
             "their registry; `cpu=` and `memory=` set a job's limits, `image=` its image, "
             "`job.patch(…)` all else"
         )
@@ -121,7 +121,7 @@ def _bound_hint(side: str, resource: str, value: str) -> str:
 
 
 def exceeds_quota(message: str) -> bool:
-    """Tell whether a quota would refuse a request even if nothing else was there."""
+    """Tell whether a request exceeds a quota even if nothing else uses it."""
     match = _QUOTA.search(message)
     if match is None:
         return False
@@ -149,7 +149,7 @@ def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: 
 
 
 def expired(authorization: str | None, now: datetime) -> str:
-    """Read from a bearer token since when it has expired; empty if it has not."""
+    """Read when a bearer token expired; empty if it has not."""
     try:
         payload = (authorization or "").removeprefix("Bearer ").split(".")[1]
         until = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]
@@ -178,7 +178,7 @@ def words_of(error: Exception) -> str:
 
 
 def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
-    """Make the error of a rejected document, with the lines of the manifest that it names.
+    """Build the error of a rejected document, with the lines of the manifest that it names.
 
     Values that the API server repeats at length are cut, and so are its remarks on what it did not check.
     """

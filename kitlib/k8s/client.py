@@ -224,7 +224,7 @@ class Kube:
                 raise
 
     def raw(self, path: str) -> Object:
-        """Get what a path of `api_path` has, as ``kubectl get --raw``."""
+        """Get the response for a path of `api_path`, as ``kubectl get --raw``."""
         return self._json("GET", path, about=path)
 
     def version(self) -> str:
@@ -309,8 +309,8 @@ class Kube:
             raise self._explain("the connection ended before the command") from error
         written = channel.read_all()
         if status != 0:
-            what = written.strip() if ended else f"it did not end within {READ_SECONDS} s"
-            fix = f"try it by hand: kubectl exec {pod} -- {' '.join(command)}"
+            what = written.strip() if ended else f"the command did not end within {READ_SECONDS} s"
+            fix = f"try it manually: kubectl exec {pod} -- {' '.join(command)}"
             raise CommandFailed(what, about=self._place(about), fix=fix)
         return written
 

@@ -1,7 +1,7 @@
 """Credential plugins of kubeconfigs: programs that print a token or a certificate.
 
-The Kubernetes client's own runner has no limit of time, and gives them its terminal: one that asks there
-waits for ever, in a notebook unseen.
+The Kubernetes client's own runner has no time limit, and gives plugins its terminal: one that prompts there
+waits forever, invisibly in a notebook.
 https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 """
 
@@ -16,7 +16,7 @@ from kitlib.k8s.manifests import Object
 
 SHOWN = 2000  # characters of what it printed
 SECONDS = 90  # a program may open a browser, and wait for what its user does there
-EARLY = timedelta(seconds=30)  # a token is asked for anew that much before its end
+EARLY = timedelta(seconds=30)  # how long before its expiry a token is renewed
 
 
 class CredentialPlugin:
@@ -28,7 +28,7 @@ class CredentialPlugin:
 
     Attributes:
         status: The credential that it printed: ``token``, or a certificate; empty after a failure.
-        failure: Why there is none, in its own words.
+        failure: Why there is no credential: the plugin's own message.
     """
 
     def __init__(self, entry: Mapping[str, Any], server: Mapping[str, Any]) -> None:

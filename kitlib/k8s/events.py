@@ -1,4 +1,4 @@
-"""Kubernetes Events: those that the kit issues for what somebody did on purpose, and all of them as a table.
+"""Kubernetes Events: the kit's own, for a user's actions on purpose, and tables of all Events.
 
 Kubernetes keeps Events for an hour. The kit's have ``trainyard`` as their reporting component.
 """

@@ -91,7 +91,7 @@ def started(pod: Object) -> bool:
 
 
 def started_at(pod: Object) -> str:
-    """Find when its first running container started: RFC 3339, or an empty text."""
+    """Find when its first running container started: RFC 3339; empty if none runs."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     times = (((status.get("state") or {}).get("running") or {}).get("startedAt") for status in statuses)
     return min(filter(None, times), default="")
@@ -115,7 +115,7 @@ def has_condition(item: Object, kind: str) -> bool:
 
 
 def node_unreachable(pod: Object) -> str:
-    """Describe that the pod's node does not answer; empty if it does.
+    """Describe that the pod's node does not answer; empty if it answers.
 
     The node controller then sets the pod's condition Ready to false, and leaves ContainersReady alone.
     """
@@ -170,7 +170,7 @@ def status_word(pod: Object) -> str:
 
 
 def why(pod: Object) -> str:
-    """Explain why a pod does not run, in the words of scheduler, kubelet or container; empty if it does."""
+    """Get the message of the scheduler, kubelet or container why a pod does not run; empty if it runs."""
     if not finished(pod):
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":

@@ -1,4 +1,4 @@
-"""What holds a namespace that is being deleted: the objects that are left in it, and their finalizers.
+"""What blocks the deletion of a namespace: its remaining objects, and their finalizers.
 
 Kubernetes' conditions name kinds and counts alone, and say nothing while pods end, which go first.
 """
@@ -16,7 +16,7 @@ MOST_NAMED, MOST_TEXT = 5, 4096
 
 
 def remaining_conditions(namespace: Object) -> str:
-    """Kubernetes' words for what a namespace still holds; empty if it has none."""
+    """Get Kubernetes' messages about a namespace's remaining objects; empty if it has none."""
     conditions = (namespace.get("status") or {}).get("conditions") or ()
     return "; ".join(
         condition["message"]
@@ -26,7 +26,7 @@ def remaining_conditions(namespace: Object) -> str:
 
 
 def holders(kube: Kube, namespace: Object) -> str:
-    """Name the objects that are left, with their finalizers; empty if none can be found.
+    """Name the remaining objects, with their finalizers; empty if none can be found.
 
     Example:
         >>> holders(kube, kube.get("Namespace", "attendee-ada"))  # doctest: +SKIP

@@ -43,7 +43,7 @@ def wait(
     """
     limit = seconds(standstill if timeout is None else timeout)
     deadline, before = clock() + limit, None
-    last = "nothing was seen yet"
+    last = "no state yet"
     try:
         for state in states:
             if until(state):

@@ -1,6 +1,6 @@
 """Control of a running run: signals to the process of a rank, and the number of workers.
 
-Each action is issued as an Event, so that any kernel can tell later who did what, and when.
+Each action is recorded as an Event, so that any kernel can show later who did what, and when.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -71,7 +71,7 @@ class RunControl:
             fix = f"one of {known}" if known else "wait for the first rendezvous; `run.logs()` shows it"
             raise BadInput(what + "".join(lost), about=self.objects.about, fix=fix)
         if processes[rank].pid is None:
-            what = f"the trainer of rank {rank} does not report its process"
+            what = f"the trainer of rank {rank} does not report its process ID"
             fix = 'log pid=os.getpid() in its "rendezvous" or "start" event'
             raise BadInput(what, about=self.objects.about, fix=fix)
         return processes[rank]
@@ -90,7 +90,7 @@ class RunControl:
         return [process for process in processes.values() if process]
 
     def _signal(self, process: RankProcess, signal: str, reason: str) -> Text:
-        """Run kill inside the pod, whose PID namespace the number belongs to."""
+        """Run kill inside the pod: the process ID is of its PID namespace."""
         pod, meta = process.pod, process.pod["metadata"]
         name = pods.display_name(process.rank)
         now = datetime.now(UTC)

@@ -18,7 +18,7 @@ from kitlib.metrics.events import parse_line
 from kitlib.runs.status import FAILED, RUNNING, RunObjects, RunStatus, find_main
 
 HANG_SECONDS = 60.0
-LOOKS = 8  # pods that are looked at at a time
+LOOKS = 8  # pods that are inspected at the same time
 FIX = "fix it and launch again; `run.logs(rank=…)` has all that a rank wrote"
 
 
@@ -37,9 +37,9 @@ def diagnose(
         objects: The run's objects.
         status: Its status.
         logs: The lines of its ranks.
-        rank: Only the pod of this one.
-        hang_after: Seconds without a step, or without a line, after which a running run hangs.
-        look: Look at the processes of ranks also before that: one may be slow.
+        rank: Only the pod of this rank.
+        hang_after: Seconds without a step, or without a line, after which a run counts as hanging.
+        look: Inspect the processes of ranks also before that: one may be slow.
     """
     newest = objects.newest(objects.pods(), started=status.phase == FAILED)
     idle_seconds, missing = seconds_without_a_step(newest, logs), dict[str, str]()
@@ -65,7 +65,7 @@ def diagnose(
 
 
 def unread_of(missing: Mapping[str, str], processes: Sequence[RankState]) -> tuple[str, ...]:
-    """Say what was not read, and why: kinds of the API, processes, collectives of ranks."""
+    """Describe what could not be read, and why: kinds of the API, processes, collectives of ranks."""
     collectives = {
         f"collectives of {pods.display_name(state.rank)}": state.missing
         for state in processes
@@ -96,7 +96,7 @@ def _is_step(line: Line) -> bool:
 
 
 def _look(kube: Kube, pod: Object, missing: dict[str, str]) -> list[RankState]:
-    """Look at the processes of a pod's ranks; what is not allowed, or not possible, is missing."""
+    """Inspect the processes of a pod's ranks; record in ``missing`` why that was not possible."""
     name = pod["metadata"]["name"]
     try:
         output = kube.execute(name, COMMAND, container=pod["spec"]["containers"][0]["name"])
@@ -107,7 +107,7 @@ def _look(kube: Kube, pod: Object, missing: dict[str, str]) -> list[RankState]:
 
 
 def run_failed(diagnosis: Diagnosis, *, reason: str = "") -> RunFailed:
-    """Make the error of a failed run from its first cause; without one, from the reason of its status."""
+    """Build the error of a failed run from its first cause; without one, from the reason of its status."""
     cause = diagnosis.first
     if cause is None:
         return RunFailed(reason or "the run failed", about=diagnosis.about, fix=FIX)

@@ -1,4 +1,4 @@
-"""How far a training is while it is waited for: the logs of its first pods, followed and put in a line.
+"""Training progress during a wait: the logs of the first pods, followed and summarized in a line.
 
 Only the first pods are followed, since all ranks take the same steps and each log is a connection.
 """

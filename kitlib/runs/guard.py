@@ -55,7 +55,7 @@ def main(parent: int, folder: str, command: list[str]) -> int:
 
 
 def _life_of(parent: int) -> int:
-    """Open what becomes readable when the parent ends: its pidfd, or else the pipe of which it has the end.
+    """Open a descriptor that becomes readable when the parent ends: its pidfd, or else a pipe from it.
 
     Processes that the parent has forked hold the pipe open as well.
     """

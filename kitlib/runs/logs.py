@@ -1,7 +1,7 @@
-"""A run's logs: kept when pods are deleted, streamed as they come.
+"""A run's logs: kept when pods are deleted, streamed as they are written.
 
-The API server has the logs of existing pods alone. A Job that fails deletes those that still run, an elastic
-run those that it does not need, the Training Operator all of them. So logs are read while they can be, and
+The API server only has the logs of existing pods. A failing Job deletes pods that still run, an elastic
+run the pods that it does not need, the Training Operator all of them. So logs are read in time, and
 kept by the `Run` that watches. Reading one pod is in `kitlib.k8s.logs`.
 """
 
@@ -219,7 +219,7 @@ class LogStream:
         return (prefixed(rank, line, self.rank) for rank, line in self.lines())
 
     def head(self, lines: int) -> Self:
-        """Return the first lines alone: following ends with the last of them, and the run goes on."""
+        """Limit it to the first lines: following ends after them, and the run continues."""
         first = copy(self)
         first.most = lines
         return first
@@ -277,11 +277,11 @@ class LogStream:
             print(readable(rank, line, self.rank), flush=True)
 
     def __repr__(self) -> str:
-        return f'<lines of run "{self.objects.name}" as they come: iterate over them>'
+        return f'<lines of run "{self.objects.name}" as they are written: iterate over them>'
 
 
 class Log(Text):
-    """The output of a run's pods: the text as it was written; a cell shows its end as people read it."""
+    """The output of a run's pods: the text as it was written; a cell shows its end, formatted."""
 
     lines: list[tuple[int | str, Line]]
     only: int | str | None

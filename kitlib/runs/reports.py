@@ -1,4 +1,4 @@
-"""What a run's program reported, as a table and as a picture: from its log, or from TensorBoard's files."""
+"""Metrics that a run's program reported, as a table and a picture: from its log or TensorBoard's files."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ class Reports(ABC):
     def metrics(
         self, event: str | None = None, *, pattern: str | None = None, tensorboard: str | Path | None = None
     ) -> "pandas.DataFrame":
-        """Read what the program reported, as a pandas DataFrame: a row a JSON line, or a line that matches.
+        """Read the reported metrics as a pandas DataFrame: a row for each JSON line, or matching line.
 
         Args:
             event: Only lines of this kind: ``step``, ``epoch``, ``eval`` …
             pattern: A regular expression with named groups, for a program that prints no JSON; each line
                 that matches is a ``step``. By default, of such a program, the losses: those of the training
                 are ``step`` events, those of the validation ``eval`` events.
-            tensorboard: A folder here with event files of TensorBoard, to read instead.
+            tensorboard: A folder on this machine with event files of TensorBoard, to read instead.
 
         Returns:
             Columns event, time, rank, world_size, and those of the program: ``loss``, ``accuracy`` …

@@ -1,6 +1,6 @@
 """A run: one launched job, followed by its label through the Kubernetes API, from any kernel.
 
-It keeps no state that the cluster does not have, but for the logs of deleted pods.
+It keeps no state beyond the cluster's, except the logs of deleted pods.
 """
 
 import logging
@@ -41,7 +41,7 @@ SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
 
 
 class WorkersTimeline(Protocol):
-    """What the entry point ``timeline`` builds of a run's logs and Events.
+    """The timeline that the entry point ``timeline`` builds from a run's logs and Events.
 
     Attributes:
         summary: Its state now, in a few words.
@@ -64,7 +64,7 @@ class Run(Reports):
     Args:
         kube: The cluster's API.
         name: The run's name, which is its label.
-        kind: What makes its pods, ``Job`` or ``PyTorchJob``; by default the cluster is asked.
+        kind: The kind of its main object, ``Job`` or ``PyTorchJob``; by default read from the cluster.
         cluster: The cluster, for the dashboard's buttons that stop and isolate nodes.
 
     Attributes:
@@ -110,11 +110,11 @@ class Run(Reports):
 
         Args:
             hang_after: Seconds without a step of any rank, or without a line, after which a run hangs.
-                Its ranks are asked in which collective each is, and their processes are looked at.
+                Its ranks then report their current collectives, and their processes are inspected.
 
         Returns:
-            What shows itself; ``causes`` has the causes, the first before its consequences, and ``json()``
-            all of it. Of a run that is well it says so.
+            A diagnosis, which displays itself; ``causes`` has the causes in order, and ``json()``
+            all of it. Of a healthy run it says so.
 
         Example:
             >>> run.why()
@@ -177,7 +177,7 @@ class Run(Reports):
     def timeline(self) -> WorkersTimeline:
         """Build its timeline: each change of its workers, and the steps and the time that it cost.
 
-        Logs of deleted pods are in it as far as this object has read them: each call does.
+        It includes logs of deleted pods as far as this object has read them, as each call does.
 
         Returns:
             What shows itself as a table, and has ``.rows``, ``.frame()``, ``.world_sizes``, ``.steps_lost``,

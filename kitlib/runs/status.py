@@ -1,4 +1,4 @@
-"""A run's objects in its cluster, and the status that its main object, its pods and the warnings come to."""
+"""A run's objects in its cluster, and its status from its main object, its pods and the Warnings."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class RunStatus:
     Attributes:
         phase: Pending, Running, Succeeded, Failed or Deleted. A run is pending until all of its ranks run, an
             elastic one until the fewest that it may have run.
-        reason: Its first cause, as far as pods and Events tell; empty when all is well. A running run has
+        reason: Its first cause, from pods and Events; empty without a problem. A running run has
             one when the node of a rank does not answer.
         wanted: Pods of the complete run.
         running: Pods that run now.
@@ -64,7 +64,7 @@ class RunStatus:
 
 
 def run_status(main: Object | None, run_pods: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
-    """Judge a run by its main object, if there is one, its pods, and the Warnings of the namespace."""
+    """Compute a run's status from its main object, if it exists, its pods, and the namespace's Warnings."""
     if main is None:
         return RunStatus(DELETED, "it was deleted, or never launched")
     run_pods = list(run_pods)
@@ -115,7 +115,7 @@ def _pending_reason(
 
 
 def _cause(main: Object, live: list[Object], events: Iterable[Object], phase: str) -> str:
-    """Find the first cause that pods and Events alone tell of; `run.why` looks further.
+    """Find the first cause that pods and Events alone show; `run.why` reads more.
 
     Of a failed run that is the end of a rank, if it is all that is known also a lost connection.
     """
@@ -194,11 +194,11 @@ class RunObjects:
         return list_events(self.kube, labels=self.label)
 
     def status(self) -> RunStatus:
-        """Judge the run as it is now."""
+        """Compute the run's current status."""
         return run_status(find_main(self.kube, self.name), self.pods(), warnings(self.kube))
 
     def table(self) -> Table:
-        """Make a table of its pods, with what Events say of those that wait."""
+        """Tabulate its pods, with the causes from Events for waiting pods."""
         run_pods = self.pods()
         facts = Facts(run=self.name, pods=run_pods, events=in_order(warnings(self.kube)), phase=PENDING)
         by_rank = {cause.rank: cause.what for cause in reported(facts) if cause.certainty > CONSEQUENCE}
@@ -317,7 +317,7 @@ def _owners(item: Object) -> set[str]:
 
 def _deleting(left: Collection[Object]) -> str:
     reasons = {reason for pod in left if (reason := pods.node_unreachable(pod))}
-    return "; ".join([f"deleting it, {len(left)} pods are still there", *sorted(reasons)])
+    return "; ".join([f"deleting it, {len(left)} pods remain", *sorted(reasons)])
 
 
 def find_main(kube: Kube, run: str) -> Object | None:

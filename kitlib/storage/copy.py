@@ -1,4 +1,4 @@
-"""Copying files to and from a volume: one tar stream each way, complete or not at all.
+"""Copying files to and from a volume: one tar stream in each direction, complete or not at all.
 
 A stream is unpacked into a folder of its own, which is then renamed; its last member marks that it is whole.
 Links are sent by the rule of `tree`; of those that come back, what leads out of the copy is left out and
@@ -125,7 +125,7 @@ def remove(helper: HelperPod, path: str) -> None:
 def send(
     helper: HelperPod, source: Path, to: str, *, replace: bool, more: Mapping[str, bytes], line: Progress
 ) -> str:
-    """Copy a file or a folder to ``to``; returns the number of files and bytes in words."""
+    """Copy a file or a folder to ``to``; return a description of the number of files and bytes."""
     # GNU's format and not PAX: BusyBox, whose tar unpacks it, knows long names in no other.
     with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as (stdin, _):
         counted = _Counted(stdin, line, "copied")
@@ -148,7 +148,7 @@ def send(
 
 
 def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
-    """Copy a file or a folder of the volume to ``to``; returns the size of its files in words."""
+    """Copy a file or a folder of the volume to ``to``; return a description of its files' size."""
     sizes, skipped = list[int](), list[str]()
 
     def kept(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
@@ -176,7 +176,7 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
                 pass
         entries = list(Path(staging).iterdir())
         if len(entries) != 1:
-            raise helper.failed(f"there is nothing in it that can be copied{_left_out(skipped)}")
+            raise helper.failed(f"it contains no files that can be copied{_left_out(skipped)}")
         entries[0].replace(to)
     return f"{format_bytes(sum(sizes))}{_left_out(skipped)}"
 

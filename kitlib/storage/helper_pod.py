@@ -45,7 +45,7 @@ else:  # without the filters of PEP 706
     from backports import tarfile  # type: ignore[no-redef]
 
 log: logging.Logger = logging.getLogger(__name__)
-LOOK_SECONDS = 10.0  # until a pod that does not start is asked why, and again
+LOOK_SECONDS = 10.0  # between diagnoses of a pod that does not start
 OWN = ".trainyard"  # the prefix of unfinished files, which are not listed
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
 # The last is what GNU tar says of a write that was cut short by a full disk.
@@ -53,7 +53,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
 class PodHost(Protocol):
-    """What a volume needs of its `kitlib.Cluster`."""
+    """The part of `kitlib.Cluster` that a volume uses."""
 
     @property
     def name(self) -> str: ...

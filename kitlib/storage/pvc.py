@@ -19,7 +19,7 @@ from kitlib.storage.persistent_volume import CLAIM as CLAIM
 from kitlib.storage.persistent_volume import VOLUME
 
 NO_CLASS = re.compile(r'storageclass\S{0,60} "([^"]+)" not found')
-PREPARATION = "prepare-"  # the names of runs that put datasets there begin so
+PREPARATION = "prepare-"  # prefix of the names of runs that prepare datasets
 _NO_SOURCE = {
     "accessModes",
     "capacity",
@@ -88,7 +88,7 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
     wait(
         watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}")),
         until=lambda snapshot: not snapshot[kind],
-        what=f"the {kind} to go",
+        what=f"the {kind} to be deleted",
         about=about(kube, name),
         resume="delete it again; its events name what holds it",
         describe=lambda snapshot: "something still uses it",
@@ -187,7 +187,7 @@ def _no_class(kube: Kube, name: str | None, known: str) -> BadInput:
 
 
 def default_class(kube: Kube, claim: str, *, size: str = "5Gi") -> str | None:
-    """Find the name of the default class for who may not read it: a dry run fills it in."""
+    """Find the default class's name for users who may not read classes: a dry run fills it in."""
     (item,) = manifests.read(config.manifests("volume", "claim.yaml"))
     spec = {"resources": {"requests": {"storage": size}}}  # the namespace may allow no other
     answer = kube.create(merge(item, {"metadata": {"name": claim}, "spec": spec}), dry_run=True)
@@ -231,7 +231,7 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
             timeout=timeout,
             what="the claim to get its volume",
             about=about(kube, name),
-            resume="look at `cluster.events()`; deleting the volume takes the claim back",
+            resume="look at `cluster.events()`; deleting the volume deletes the claim",
             describe=last_words,
             report=line.update,
         )

@@ -1,4 +1,4 @@
-"""A volume as users see it: files are copied there and back through the Kubernetes API alone.
+"""A volume for users: files are copied to and from it through the Kubernetes API alone.
 
 The claim is in `pvc`, the tar streams are in `copy`.
 """
@@ -108,7 +108,7 @@ class Volume:
                 done = copy.fetch(helper, place, here, line=line)
             except OSError as error:
                 raise _local(error, here) from error
-            line.done(f"fetched {place or 'all of it'}: {done}")
+            line.done(f"fetched {place or 'the whole volume'}: {done}")
         return here
 
     def read(self, path: str) -> bytes:

@@ -1,7 +1,7 @@
-"""A cluster as it is used: CPU, memory and GPUs of every node over time, and its pods.
+"""The usage of a cluster: CPU, memory and GPUs of every node over time, and its pods.
 
-One thread watches nodes and pods and reads the kubelets' counters; another draws. How busy GPUs are, it asks
-(`gpu_reader`); where neither has it, trainers may report it. The figures are in `kitlib.metrics.node_usage`,
+One thread watches nodes and pods and reads the kubelets' counters; another draws. GPU usage comes from
+`gpu_reader`, or else from the logs of trainers. The figures are in `kitlib.metrics.node_usage`,
 the static plot in `plots`.
 """
 
@@ -36,7 +36,7 @@ from kitlib.widgets.watch import ObjectWatch, rows_in
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-# As often as a local node counts: usage of a container that ends between two samples is lost.
+# As often as a local node samples: usage of a container that ends between two samples is lost.
 SAMPLE_SECONDS = 1.0
 MOST_KUBELETS = 16  # nodes; a request each, so larger clusters are asked by metrics-server
 FRESH_SECONDS = 15.0  # a GPU's figure that is older does not count
@@ -217,7 +217,7 @@ class ClusterWatch(ObjectWatch):
             ]
             cpu = "–" if use.cpu is None else f"{use.cpu:.2f}"
             memory = "–" if use.memory is None else format_bytes(use.memory)
-            gpus = f"{use.gpus:g} of {count:g} asked for" if (count := allocatable(node, GPU)) else "none"
+            gpus = f"{use.gpus:g} of {count:g} requested" if (count := allocatable(node, GPU)) else "none"
             gpus += f"; {self._gpu_use[name]}" if name in self._gpu_use else ""
             cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {format_bytes(has.get('memory'))}"
             ready = "Ready" if pods.has_condition(node, "Ready") else "NotReady"

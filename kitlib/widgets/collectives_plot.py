@@ -1,4 +1,4 @@
-"""The picture of a hang: a row for each rank, its last collectives by their numbers, and where it is now."""
+"""The picture of a hang: a row for each rank with its last collectives, by number, and its location."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class RankRow:
 
 
 def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Picture:
-    """Draw the last calls of ranks in a process group; a call that waits is framed, one not made is a gap."""
+    """Draw the last calls of ranks in a process group: pending calls framed, missing calls as gaps."""
     rows = rows[:MOST_RANKS]
     last = max((number for row in rows for number in row.calls), default=0)
     numbers = [number for number in range(last - COLUMNS + 1, last + 1) if number > 0]

@@ -16,7 +16,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def has_frontend() -> bool:
-    """Whether a front end shows the cell that runs: only a front end can be asked for input."""
+    """Whether a front end shows the running cell: only a front end supports requests for input."""
     if not in_notebook():
         return False
     from IPython import get_ipython

@@ -1,6 +1,6 @@
-"""How busy the GPUs of nodes are, asked of whoever knows: a local cluster's kubelets, or else dcgm-exporter.
+"""GPU usage of nodes, from a local cluster's kubelets, or else from dcgm-exporter.
 
-Both are asked through the API server, which needs the right to ``nodes/proxy`` or to ``pods/proxy`` where
+Both are read through the API server, which needs the right to ``nodes/proxy`` or to ``pods/proxy`` where
 dcgm-exporter runs. A user without it, and a cluster with neither, has the figures that trainers log.
 """
 
@@ -16,7 +16,7 @@ MOST_NODES = 16  # a request each
 REST_SECONDS = 10.0  # after no source had figures
 READ_SECONDS = 5.0
 PORT = 9400
-# The chart's, GKE's, and the GPU operator's.
+# Labels of the chart's, GKE's, and the GPU operator's pods.
 EXPORTERS = (
     "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)",
     "app=nvidia-dcgm-exporter",
@@ -28,7 +28,7 @@ class GpuReader:
     """Reads the GPUs of a cluster's nodes.
 
     Attributes:
-        source: Who answered last; empty if none did.
+        source: The source that answered last; empty if none did.
     """
 
     def __init__(self, kube: Kube) -> None:
@@ -37,7 +37,7 @@ class GpuReader:
         self._not_before = 0.0
 
     def read(self, nodes: Iterable[str]) -> Samples:
-        """Read the samples of each node; nothing of those that do not answer."""
+        """Read the samples of each node; none of nodes that do not answer."""
         names = sorted(nodes)[:MOST_NODES]
         if not names or time.monotonic() < self._not_before:
             return {}

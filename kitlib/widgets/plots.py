@@ -1,4 +1,4 @@
-"""Static plots of what was measured: a run, its loss, the nodes' usage, placement of pods, and sample images.
+"""Static plots: a run, its loss, the nodes' usage, placement of pods, and sample images.
 
 Each function draws what it is given, as a `Picture`. A run's timeline is in `timeline_plot`.
 """
@@ -25,13 +25,13 @@ from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placem
 
 MOST_IN_LEGEND, LONGEST_LABEL = 8, 200
 COLUMNS = 8  # of a grid of images
-USAGE = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs asked for, %", "gpu": "GPUs in use, %"}
+USAGE = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs requested, %", "gpu": "GPUs in use, %"}
 
 # Hues after Okabe and Ito (2008), darkened or lightened to a contrast of 4.5 (WCAG 2.2, 1.4.3): figures are
 # written in them as well.
 LINES_LIGHT = ("#0063a6", "#b34700", "#007352", "#9c3483", "#7a5b00", "#b00020", "#00707f", "#4d4d4d")
 LINES_DARK = ("#66b5ff", "#ff9d5c", "#3fd6a0", "#f09fdc", "#e8c840", "#ff8c9b", "#52d3e6", "#c4c4c4")
-# Lengths of line and gap, in pixels, for those who see no colours; the first is a full line.
+# Lengths of dash and gap, in pixels, for readers who cannot tell colours apart; the first is a solid line.
 DASHES = ((), (6, 3), (2, 3), (9, 3, 2, 3), (12, 4), (4, 2, 4, 6), (1, 2), (9, 3, 2, 3, 2, 3))
 
 
@@ -41,11 +41,11 @@ class Theme:
 
     Attributes:
         ground: The background, where the front end does not set one.
-        text: Words and axes.
-        lines: Of ranks and nodes, in turn.
-        main: The line that matters most.
+        text: Colour of text and axes.
+        lines: Colours of ranks and nodes, in turn.
+        main: Colour of the most important line.
         grid: Lines behind the curves; decoration, without a contrast to keep.
-        good, bad, busy: Of phases.
+        good, bad, busy: Colours of phases.
     """
 
     ground: str
@@ -98,13 +98,13 @@ class Picture:
 
 
 def _label(text: str) -> str:
-    """Cut a label to what a picture has room for, without control characters."""
+    """Shorten a label to fit a picture, without control characters."""
     shown = printable(text)
     return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"
 
 
 def tidy(axes: Axes) -> None:
-    """Remove what shows no data."""
+    """Style axes: remove spines and ticks."""
     axes.grid(color=THEME.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -230,7 +230,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def plot_placement(placement: Placement, *, title: str, alt: str, began: float, now: float) -> Picture:
-    """Plot on which node each pod ran, and when: from one time to another, in seconds since 1970."""
+    """Plot on which node each pod ran, and when; ``began`` and ``now`` are seconds since the epoch."""
     lanes = {
         PENDING: [
             interval

@@ -1,4 +1,4 @@
-"""A run as it goes: its curves, its pods, its events, and the merged log of its workers.
+"""A live view of a run: its curves, pods, events, and the merged log of its workers.
 
 One thread follows Job and pods and each pod's log from its start, so ranks may come and go; another draws.
 The figures are in `kitlib.metrics.curves`, the static plot in `plots`.
@@ -35,7 +35,7 @@ from kitlib.widgets.watch import Watch, rows_in
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-LINES_SECONDS = 1.0  # the log is most of what is sent, and no reader is faster
+LINES_SECONDS = 1.0  # log lines are most of the traffic; nobody reads faster
 EVENTS_SECONDS = 3.0
 GPU_SECONDS = 1.0
 MOST_EVENTS = 6
@@ -50,7 +50,7 @@ States = Callable[[], Iterator[tuple[Snapshot, Any]]]
 
 
 class LogTail:
-    """The newest lines of all workers in the order of time; that of one worker's never changes."""
+    """The newest lines of all workers by time; the order of one worker's lines never changes."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int | str, Line]] = []
@@ -156,7 +156,7 @@ class RunWatch(Watch):
         }
 
     def _follow_gpus(self) -> None:
-        """Ask how busy the GPUs of the pods are, whatever their programs log."""
+        """Read the GPU usage of the pods, independently of what their programs log."""
         while not self.stopping.wait(GPU_SECONDS):
             ranks = dict(self._gpu_pods)
             if ranks:
@@ -184,7 +184,7 @@ class RunWatch(Watch):
                 ]
 
     def _end_logs(self) -> None:
-        """Wait for the last lines of a run that has ended; then let the logs be."""
+        """Wait for the last lines of a run that has ended; then stop following its logs."""
         end = time.monotonic() + REST_SECONDS
         while self._seen_finished and self.logs.alive() and time.monotonic() < end:
             time.sleep(0.05)
@@ -205,7 +205,7 @@ class RunWatch(Watch):
                 self.progress.add(reported)
 
     def _with_gpu(self, event: Event, key: object) -> Event:
-        """Add how busy the GPUs of the pod are to a step that does not tell."""
+        """Add the pod's GPU usage to a step that does not report it."""
         if event.event != "step" or key not in self._gpu_use or "gpu_percent" in event.fields:
             return event
         return replace(event, fields=event.fields | {"gpu_percent": self._gpu_use[key].percent})
@@ -270,7 +270,7 @@ class RunWatch(Watch):
         }
 
     def _position(self) -> dict[str, Any]:
-        """How far the run is, for the view alone: it changes each second."""
+        """The run's progress, only for the live view: it changes each second."""
         done, total, unit = self.progress.position
         known = self.progress.began and total
         seconds = (self.ended or time.time()) - self.began

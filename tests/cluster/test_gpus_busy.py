@@ -55,7 +55,7 @@ def test_both_views_show_how_busy_the_gpu_is_of_a_program_that_does_not(cluster,
     eventually(lambda: dict(watch.facts()["figures"]).get("GPU"), expected="64 %")
     assert dict(watch.facts()["figures"])["GPU memory"] == "3.0 GiB"
     eventually(lambda: bool(watch.training.frame().gpu.size))
-    eventually(lambda: {row[4] for row in nodes.nodes}, expected={"1 of 1 asked for; 64 %, 3.0 of 80.0 GiB"})
+    eventually(lambda: {row[4] for row in nodes.nodes}, expected={"1 of 1 requested; 64 %, 3.0 of 80.0 GiB"})
     read = GpuReader(cluster.kube).read(["node-0", "node-1"])
     pods = {sample.pod for samples in read.values() for sample in samples}
     assert pods == {pod["pod"] for pod in run.pods()}

@@ -231,7 +231,7 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
             marked = [loss for loss, step in zip(losses, run, strict=True) if step.repeated]
             axes.plot(again, marked, "o", color=THEME.lines[4], markersize=3.5)
     if any(step.repeated for step in steps):
-        axes.plot([], [], "o", color=THEME.lines[4], markersize=3.5, label="step done again")
+        axes.plot([], [], "o", color=THEME.lines[4], markersize=3.5, label="repeated step")
         axes.legend(**LEGEND)
     axes.set(ylabel="loss")
 

@@ -1,4 +1,4 @@
-// A line chart over uPlot: colours of the front end, a size that follows its box, arrow keys, words beside it.
+// A line chart over uPlot: the front end's colours, a size that follows its box, arrow keys, a text description.
 
 class Chart {
   // options: {label, height, unit, xLabel, time, band, zero, top, legend, syncKey}
@@ -19,7 +19,7 @@ class Chart {
   // lines: [{label, values, colour, dashes, width, stepped, fill}]; theme: colours; x: rising numbers
   show(x, lines, theme) {
     const shape = JSON.stringify([theme.name, lines.map(({ values, ...look }) => look)]);
-    const data = [x, ...lines.map((each) => each.values)];
+    const data = [x, ...lines.map((line) => line.values)];
     this.empty.hidden = x.length > 0;
     this.figure.hidden = Boolean(this.options.optional) && !x.length;
     if (shape !== this.shape || !this.plot) {
@@ -29,7 +29,7 @@ class Chart {
     } else {
       this.plot.setData(data);
     }
-    requestAnimationFrame(() => this.resize()); // while colours changed, its box may have had no width
+    requestAnimationFrame(() => this.resize()); // during a change of theme the box may have no width
   }
 
   settings(lines, theme) {
@@ -51,30 +51,30 @@ class Chart {
       scales: { x: { time: Boolean(options.time), range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range } },
       axes: [
         { ...axis, show: options.xAxis !== false, size: 24, gap: 3, label: options.xLabel, labelSize: 15, labelFont: font, labelGap: -3, incrs: options.time ? undefined : WHOLE, values: options.time ? (_, ticks) => ticks.map(clock) : undefined, space: 64 },
-        { ...axis, size: 56, values: (_, ticks) => ticks.map((each) => shown(each, options.unit)), splits: options.band ? (plot) => [0, Math.max(1, ...plot.data[1])] : undefined, space: 28 },
+        { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => shown(tick, options.unit)), splits: options.band ? (plot) => [0, Math.max(1, ...plot.data[1])] : undefined, space: 28 },
       ],
       hooks: { draw: [() => requestAnimationFrame(() => this.newest())] },
       series: [
-        { label: options.time ? "time" : options.xLabel || "step", value: (_, each) => (options.time ? clock(each) : shown(each)) },
-        ...lines.map((each) => ({
-          label: each.label,
-          stroke: each.colour,
-          width: each.width || 1.25,
-          dash: each.dashes?.length ? each.dashes : undefined,
-          fill: each.fill,
-          paths: each.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+        { label: options.time ? "time" : options.xLabel || "step", value: (_, x) => (options.time ? clock(x) : shown(x)) },
+        ...lines.map((line) => ({
+          label: line.label,
+          stroke: line.colour,
+          width: line.width || 1.25,
+          dash: line.dashes?.length ? line.dashes : undefined,
+          fill: line.fill,
+          paths: line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
           spanGaps: true,
-          points: { show: Boolean(each.points), size: 7, fill: each.colour },
+          points: { show: Boolean(line.points), size: 7, fill: line.colour },
           value: (_, value) => shown(value, options.unit),
         })),
       ],
     };
   }
 
-  // Away from the mouse, the legend has the newest figures.
+  // Without a cursor, the legend shows the newest values.
   newest() {
     if (!this.plot?.data[0].length || this.plot.cursor.left >= 0) return;
-    this.plot.setLegend({ idxs: this.plot.data.map((values) => values.findLastIndex((each) => each !== null)) });
+    this.plot.setLegend({ idxs: this.plot.data.map((values) => values.findLastIndex((value) => value !== null)) });
   }
 
   resize() {
@@ -82,7 +82,7 @@ class Chart {
     if (this.plot && width && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: this.options.height });
   }
 
-  // Arrow keys move the cursor from point to point; its figures stand in the legend.
+  // Arrow keys move the cursor from point to point; the legend shows its values.
   key(event) {
     const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (!move || !this.plot || !this.plot.data[0].length) return;
@@ -93,8 +93,8 @@ class Chart {
     this.plot.setCursor({ left: this.plot.valToPos(this.plot.data[0][index], "x"), top: this.options.height / 3 });
   }
 
-  describe(words) {
-    this.box.setAttribute("aria-label", `${this.options.label}: ${words}`);
+  describe(text) {
+    this.box.setAttribute("aria-label", `${this.options.label}: ${text}`);
   }
 
   destroy() {

@@ -1,4 +1,4 @@
-// A cluster: what its nodes use over time, and its pods.
+// A cluster: resource usage of its nodes over time, and its pods.
 
 function clusterView(model, root) {
   const key = `ty-${Math.random().toString(36).slice(2)}`;
@@ -14,31 +14,31 @@ function clusterView(model, root) {
       section("Pods", element("div", { class: "ty-wide" }, pods))),
   );
   const common = { height: 180, unit: " %", time: true, zero: true, syncKey: key, empty: "no figures yet" };
-  const made = {};
+  const drawn = {};
   const LABELS = {
-    cpu: { label: "CPU, share of what a node has", top: 100 },
-    memory: { label: "Memory, share of what a node has", top: 10 },
-    gpus: { label: "GPUs asked for by pods, share of those declared", top: 100 },
+    cpu: { label: "CPU, share of the node's", top: 100 },
+    memory: { label: "Memory, share of the node's", top: 10 },
+    gpus: { label: "GPUs requested by pods, share of allocatable", top: 100 },
     gpu: { label: "GPUs busy, mean of the node's", top: 100 },
   };
-  const chart = (kind) => (made[kind] ||= new Chart(charts, { ...common, ...LABELS[kind] }));
+  const chart = (kind) => (drawn[kind] ||= new Chart(charts, { ...common, ...LABELS[kind] }));
   chart("cpu");
   chart("memory");
 
   function drawCurves(theme) {
     const frame = readFrame(model);
     const { nodes: names = [], began = 0, source: from } = model.get("facts");
-    const times = (frame.time?.[0][1] || []).map((each) => began + each);
+    const times = (frame.time?.[0][1] || []).map((seconds) => began + seconds);
     for (const kind of Object.keys(LABELS)) {
       const rows = frame[kind] || [];
-      if (!rows.length && !made[kind]) continue;
+      if (!rows.length && !drawn[kind]) continue;
       chart(kind).show(rows.length ? times : [], rows.map(([index, values]) => {
         const [colour, dashes] = theme.styles[index % theme.styles.length];
         return { label: names[index] || `node ${index}`, values, colour: theme.lines[colour], dashes: rows.length <= 8 ? dashes : [], width: 1.5 };
       }), theme);
       chart(kind).describe(rows.map(([index, values]) => `${names[index]} ${shown(values.at(-1), " %")}`).join(", "));
     }
-    source.textContent = from ? `CPU and memory are told by ${from}.` : "";
+    source.textContent = from ? `CPU and memory as reported by ${from}.` : "";
   }
 
   function drawTables() {
@@ -50,6 +50,6 @@ function clusterView(model, root) {
 
   return {
     draw: { curves: drawCurves, facts: () => drawFacts(model, root, facts), tables: drawTables },
-    destroy: () => Object.values(made).forEach((each) => each.destroy()),
+    destroy: () => Object.values(drawn).forEach((chart) => chart.destroy()),
   };
 }

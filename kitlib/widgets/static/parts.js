@@ -1,12 +1,12 @@
-// What the live pictures share: elements, tables, colours of the front end, numbers for people.
+// Shared by the live views: elements, tables, the front end's colours, formatted numbers.
 
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+    if (value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((each) => each !== null && each !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 // The table's body is replaced only when its rows have changed, so that a selection in it stays.
@@ -14,7 +14,7 @@ function fillTable(table, { columns, rows, empty } = { columns: [], rows: [], em
   const state = JSON.stringify([rows, empty]);
   if (table.dataset.state === state) return;
   table.dataset.state = state;
-  const head = element("tr", {}, ...columns.map((each) => element("th", { scope: "col" }, each)));
+  const head = element("tr", {}, ...columns.map((column) => element("th", { scope: "col" }, column)));
   const body = rows.map((row) =>
     element("tr", {}, ...row.map((cell, index) => {
       const text = cell === null || cell === "" ? "–" : String(cell);
@@ -35,13 +35,13 @@ function section(title, ...children) {
   return element("section", { "aria-label": title }, element("h4", {}, title), ...children);
 }
 
-// [tag, red, green, blue] of any CSS colour, by asking the browser.
+// The luminance, 0 to 1, of a computed CSS colour.
 function luminance(colour) {
   const [red, green, blue] = (colour.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
   return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255;
 }
 
-// The front end says by its own colours whether it is dark; only where it says nothing, the system is asked.
+// Dark or light by the front end's own colours; if it sets none, by the system's setting.
 function themeOf(root) {
   const probe = element("span", { style: "color: var(--jp-layout-color0, var(--vscode-editor-background, transparent))" });
   root.append(probe);
@@ -51,7 +51,7 @@ function themeOf(root) {
   return luminance(ground) < 0.5 ? "dark" : "light";
 }
 
-// Calls back when the front end changes its colours; returns what ends that.
+// Calls back when the front end changes its colours; returns a function that stops this.
 function onThemeChange(call) {
   const observer = new MutationObserver(call);
   for (const element of [document.documentElement, document.body]) {
@@ -65,7 +65,7 @@ function onThemeChange(call) {
   };
 }
 
-// The rows of a frame by their name: {loss: [[rank, values], …], …}; what is not a number is a hole.
+// The rows of a frame by their name: {loss: [[rank, values], …], …}; NaN becomes null, a gap.
 function readFrame(model) {
   const view = model.get("frame");
   const { rows = [], columns = 0 } = model.get("layout_of_frame") || {};
@@ -74,7 +74,7 @@ function readFrame(model) {
   const byName = {};
   if (numbers.length < rows.length * columns) return byName;
   rows.forEach(([name, number], index) => {
-    const values = Array.from(numbers.subarray(index * columns, (index + 1) * columns), (each) => (Number.isNaN(each) ? null : each));
+    const values = Array.from(numbers.subarray(index * columns, (index + 1) * columns), (number) => (Number.isNaN(number) ? null : number));
     (byName[name] ||= []).push([number, values]);
   });
   return byName;

@@ -1,4 +1,4 @@
-// A run: figures, curves by rank, pods, events, the workers' lines.
+// A run: figures, curves by rank, pods, events, the merged log.
 
 function runView(model, root) {
   const key = `ty-${Math.random().toString(36).slice(2)}`;
@@ -18,7 +18,7 @@ function runView(model, root) {
     element("div", { class: "ty-columns" },
       section("Pods", element("div", { class: "ty-wide" }, pods)),
       section("Events", element("div", { class: "ty-wide" }, events))),
-    section("Log of all workers, in the order of time", log),
+    section("Log of all workers, by time", log),
     element("details", {}, element("summary", {}, "The curves as tables"),
       element("div", { class: "ty-columns" },
         section("Latest by rank", latest), section("Epochs", epochs))),
@@ -26,7 +26,7 @@ function runView(model, root) {
 
   const loss = new Chart(main, { label: "Loss by rank", height: 250, syncKey: key, xAxis: false, empty: "no steps were reported yet" });
   const world = new Chart(main, { label: "World size", height: 86, syncKey: key, xLabel: "step", band: true, zero: true, legend: false, empty: " " });
-  const rate = new Chart(side, { label: "Images a second, all ranks", height: 150, syncKey: key, xLabel: "step", zero: true, legend: false, empty: "not reported" });
+  const rate = new Chart(side, { label: "Images per second, all ranks", height: 150, syncKey: key, xLabel: "step", zero: true, legend: false, empty: "not reported" });
   const byEpoch = new Chart(side, { label: "Loss by epoch", height: 150, xLabel: "epoch", legend: false, optional: true });
   let gpu = null;
 
@@ -81,7 +81,7 @@ function runView(model, root) {
 
   return {
     draw: { curves: drawCurves, facts: (theme) => drawFacts(model, root, facts), tables: (theme) => { drawTables(); drawEpochs(theme); }, lines: drawLog },
-    destroy: () => [loss, world, rate, byEpoch, gpu].forEach((each) => each?.destroy()),
+    destroy: () => [loss, world, rate, byEpoch, gpu].forEach((chart) => chart?.destroy()),
   };
 }
 
@@ -90,8 +90,8 @@ function drawFacts(model, root, list) {
   const { figures = [], phase, words, notes = [], share, position } = model.get("facts") || {};
   const items = figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
   items.unshift(element("div", { title: words || phase }, element("dt", {}, "phase"), element("dd", { "data-word": phase }, phase || "–")));
-  if (position) items.splice(1, 0, element("div", {}, element("dt", {}, "progress"), element("dd", {}, position, Number.isFinite(share) ? element("progress", { value: share, "aria-label": "steps that are done" }) : null)));
+  if (position) items.splice(1, 0, element("div", {}, element("dt", {}, "progress"), element("dd", {}, position, Number.isFinite(share) ? element("progress", { value: share, "aria-label": "completed steps" }) : null)));
   list.replaceChildren(...items);
-  const said = [...notes, ...(phase === "Pending" || phase === "Failed" ? [words] : [])].filter(Boolean);
-  root.querySelector(".ty-notes").textContent = said.join(" · ");
+  const texts = [...notes, ...(phase === "Pending" || phase === "Failed" ? [words] : [])].filter(Boolean);
+  root.querySelector(".ty-notes").textContent = texts.join(" · ");
 }

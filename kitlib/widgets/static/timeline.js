@@ -1,4 +1,4 @@
-// A run as a line of time: marks, world size, what each worker does, loss; all over the same seconds.
+// A run's timeline: marks, world size, worker states and loss over the same time axis.
 
 const KINDS = ["training", "waiting", "hanging", "unknown"];
 const LETTER = 6.3; // pixels, on average
@@ -8,31 +8,31 @@ function timelineView(model, root) {
   const facts = element("dl", { class: "ty-figures" });
   const labels = element("div", { class: "ty-marks", "aria-hidden": "true" });
   const lanes = element("div", { class: "ty-lanes", role: "img" });
-  const legend = element("p", { class: "ty-kinds ty-quiet" }, ...KINDS.flatMap((each) => [element("i", { class: `ty-span ty-${each}` }), `${each} `]));
+  const legend = element("p", { class: "ty-kinds ty-quiet" }, ...KINDS.flatMap((kind) => [element("i", { class: `ty-span ty-${kind}` }), `${kind} `]));
   const stage = element("div", { class: "ty-stage" }, labels);
   const changes = element("table");
   root.append(facts, stage, section("Changes", element("div", { class: "ty-wide" }, changes)));
-  const world = new Chart(stage, { label: "World size", height: 110, syncKey: key, xLabel: "seconds", xAxis: false, band: true, zero: true, top: 1.2, legend: false, empty: "nobody has met yet" });
+  const world = new Chart(stage, { label: "World size", height: 110, syncKey: key, xLabel: "seconds", xAxis: false, band: true, zero: true, top: 1.2, legend: false, empty: "no rendezvous yet" });
   stage.append(element("figure", {}, element("figcaption", {}, "Workers"), lanes, legend));
-  const loss = new Chart(stage, { label: "Loss; dots are steps that were done again", height: 170, syncKey: key, xLabel: "seconds", legend: false, empty: "no steps were reported yet" });
+  const loss = new Chart(stage, { label: "Loss; dots are repeated steps", height: 170, syncKey: key, xLabel: "seconds", legend: false, empty: "no steps were reported yet" });
   const over = element("div", { class: "ty-over" });
   world.box.append(over);
 
-  const place = (part) => `calc(56px + (100% - 68px) * ${part})`; // as wide as the charts' axes leave it
+  const place = (part) => `calc(56px + (100% - 68px) * ${part})`; // the width between the charts' axes
   const width = (part) => `calc((100% - 68px) * ${part})`;
   const at = (part, name, more = {}) => element("div", { class: name, style: `left: ${place(part)}`, ...more });
 
-  // From the right: what begins later stays below, so no line crosses a label.
+  // From the right: later marks get lower labels, so no line crosses a label.
   function drawMarks(marks, length) {
     const room = Math.max(200, stage.clientWidth - 68);
     const set = [];
     for (const [time, label] of [...marks].reverse()) {
       const long = (label.length + 2) * LETTER;
       const begin = Math.max(0, Math.min((time / length) * room, room - long));
-      const level = 1 + Math.max(-1, ...set.filter((each) => each.begin < begin + long || each.x < begin + long).map((each) => each.level));
+      const level = 1 + Math.max(-1, ...set.filter((mark) => mark.begin < begin + long || mark.x < begin + long).map((mark) => mark.level));
       set.push(level < 9 ? { time, label, level, begin, x: (time / length) * room } : { time, label: "", level: 0, begin, x: begin });
     }
-    const levels = 1 + Math.max(0, ...set.map((each) => each.level));
+    const levels = 1 + Math.max(0, ...set.map((mark) => mark.level));
     labels.style.height = `${15 * levels}px`;
     labels.replaceChildren(...set.flatMap(({ time, label, level, begin }) => [
       at(time / length, "ty-mark", { "data-level": level }),
@@ -70,7 +70,7 @@ function timelineView(model, root) {
     world.show(times, [{ label: "world size", values: sizes, colour: theme.lines[0], fill: `${theme.lines[0]}44`, stepped: true, width: 1.75 }], theme);
     loss.show(x.length ? [0, ...x, length] : [], [
       { label: "loss", values: ends(frame.loss?.[0][1]), colour: theme.lines[3], width: 1.75 },
-      { label: "done again", values: ends(frame.again?.[0][1]), colour: theme.lines[4], width: 0.01, points: true },
+      { label: "repeated", values: ends(frame.again?.[0][1]), colour: theme.lines[4], width: 0.01, points: true },
     ], theme);
     loss.describe(model.get("summary"));
     world.describe(model.get("summary"));
