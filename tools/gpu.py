@@ -1,12 +1,12 @@
-"""Try on this machine what needs a GPU, and write a table of what was measured.
+"""Check on this machine everything that needs a GPU, and write a table of the measurements.
 
     make gpu                                        # the environment is set up first
-    .venv/bin/python tools/gpu.py --pack gpu.tar.xz # for a machine without a network: what it lacks, 45 MB
-    make gpu PACK=gpu.tar.xz                        # there, with a Python that has torch
+    .venv/bin/python tools/gpu.py --pack gpu.tar.xz # a pack for a machine without a network, 45 MB
+    make gpu PACK=gpu.tar.xz                        # on that machine, with a Python that has torch
 
-Two local clusters are made: one deals the real GPUs out, one shares the first of them between two nodes. Each
-row of the table is a check by itself; one that fails does not end the others, but the exit status tells.
-The table is in ``reports/gpu.md``, the figures in ``reports/gpu.json``.
+Two local clusters are created: one assigns the real GPUs to nodes, one shares the first of them between two
+nodes. Each row of the table is a separate check; a failure does not stop the others, but the exit status
+reports it. The table is in ``reports/gpu.md``, the figures in ``reports/gpu.json``.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 PACK = "TRAINYARD_GPU_PACK"  # where a pack has been unpacked
-# Of the kit's packages, those that a machine with torch, pandas and Matplotlib may lack, or have too old.
+# The kit's packages that a machine with torch, pandas and Matplotlib may lack, or have in too old a version.
 PACKAGES = [
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "backports.tarfile", "certifi", "cffi", "click"),
     *("cryptography", "dnslib", "durationpy", "frozenlist", "kubernetes", "multidict", "nvidia-ml-py"),
@@ -57,7 +57,7 @@ SEEN = {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "all"}  # what a 
 
 
 class Missing(Exception):
-    """What this machine lacks, and what to do."""
+    """This machine lacks something; the message says what to do."""
 
 
 # Packs ------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def pack(goal: Path, *, python: str) -> None:
 
 
 def unpack(source: Path) -> None:
-    """Unpack a pack, and start this program anew with what was in it."""
+    """Unpack a pack, and restart this program with its contents."""
     folder = Path(tempfile.mkdtemp(prefix="trainyard-gpu-"))
     folder.chmod(0o755)  # pods have users of their own
     with tarfile.open(source) as tar:
@@ -130,7 +130,7 @@ def require_gpu() -> dict[str, str]:
 
 
 class Trial:
-    """What the checks measured: rows of what, figure, and whether it is as it should be."""
+    """The results of the checks: rows of a description, a figure, and whether it is as expected."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, bool]] = []
@@ -144,7 +144,7 @@ class Trial:
         print(f"{time.strftime('%H:%M:%S')} {'ok    ' if right else 'FAILED'} {what}: {figure}", flush=True)
 
     def attempt(self, check: Callable[..., None], *arguments: Any) -> None:
-        """Do one check; its failure is a row."""
+        """Run one check; its failure is a row."""
         from kitlib.errors import KitError
 
         try:
@@ -166,7 +166,7 @@ class Trial:
         return row
 
     def finish(self, cluster: Any, *jobs: Any) -> list[Any]:
-        """Launch jobs at once, and watch them to their end; keep what the views showed of the GPUs."""
+        """Launch jobs concurrently, and watch them until they end; record the GPU figures of the views."""
         import kitlib as kit
 
         runs = [kit.launch(job, cluster=cluster, replace=True) for job in jobs]
@@ -309,12 +309,12 @@ def duplicate(trial: Trial, cluster: Any) -> None:
 
 
 def try_all(trial: Trial) -> None:
-    """Do all checks, on a cluster that deals the GPUs out and on one that shares them."""
+    """Run all checks, on a cluster that assigns the GPUs to nodes and on one that shares them."""
     import kitlib as kit
 
-    began = time.monotonic()
+    started = time.monotonic()
     with kit.create_cluster("local", name="gpu-dealt", nodes=2, recreate=True) as cluster:
-        trial.note("a cluster of two nodes, created in", f"{time.monotonic() - began:.1f} s")
+        trial.note("a cluster of two nodes, created in", f"{time.monotonic() - started:.1f} s")
         for check in (discovery, isolation):
             trial.attempt(check, cluster)
         trial.attempt(lambda trial, cluster: digits(trial, cluster, nodes=1), cluster)
@@ -344,7 +344,7 @@ def table(machine: dict[str, str], rows: list[tuple[str, str, bool]]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Make a pack, or try this machine."""
-    parser = argparse.ArgumentParser(description="Try on this machine what needs a GPU.")
+    parser = argparse.ArgumentParser(description="Check on this machine everything that needs a GPU.")
     parser.add_argument(
         "--pack", type=Path, metavar="FILE", help="write what a machine without a network lacks"
     )

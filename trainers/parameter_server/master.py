@@ -47,13 +47,13 @@ if TYPE_CHECKING:  # it loads the Kubernetes client
     from .pods import Pods
 
 TICK_SECONDS = 0.1
-HOLD_SECONDS = 0.2  # for so long a worker that waits for a task has no answer: it may want to leave
-LATELY_SECONDS = 5.0  # a worker that has reported since then is alive
+HOLD_SECONDS = 0.2  # the maximum delay of an answer to a waiting worker, which may want to leave
+LATELY_SECONDS = 5.0  # a worker that has reported within this time is alive
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
 COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
-SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
+SUPERSEDED = 3  # exit status: another master continues the job, which has not failed
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
 
     def __init__(self, job: JobState, crew: Crew | None) -> None:
         self._job, self._crew = job, crew
-        self._looked = asyncio.Event()
+        self._woken = asyncio.Event()
         self.told: set[int] = set()  # workers that know that the job is complete
 
     async def Join(self, request: JoinRequest, context: grpc.aio.ServicerContext) -> protocol_pb2.Job:
@@ -119,23 +119,23 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         return Nothing()
 
     async def _wait_for_task(self, worker: int) -> protocol_pb2.Task:
-        """Look again whenever the master's loop has looked, so that no worker asks too late."""
+        """Try again after each iteration of the master's loop, or answer WAIT after ``HOLD_SECONDS``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HOLD_SECONDS):
                 while True:
-                    await self._looked.wait()
+                    await self._woken.wait()
                     task = self._job.next_task(Progress(worker=worker))
                     if task.kind != protocol_pb2.WAIT:
                         return task
         return protocol_pb2.Task(kind=protocol_pb2.WAIT)
 
     def wake(self) -> None:
-        """Let the workers that wait for a task look for one; called in the thread of the calls."""
-        looked, self._looked = self._looked, asyncio.Event()
-        looked.set()
+        """Wake the workers that wait for a task; called in the thread of the event loop."""
+        woken, self._woken = self._woken, asyncio.Event()
+        woken.set()
 
     async def _wait_for_servers(self, request: Progress, context: grpc.aio.ServicerContext) -> None:
-        """Have the worker repeat its report later: a new master does not know the servers' state yet."""
+        """Let the worker retry its report later: a new master does not know the servers' state yet."""
         if request.minibatches and not self._job.ready and not self._job.over:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
 
@@ -174,10 +174,10 @@ class Conductor:
             self._tell_staleness()
 
     def end(self, workers: set[int]) -> None:
-        """Release the servers, delete whom no message reached, and write the rest to the disk.
+        """Stop the servers, delete the pods that no message reached, and write the journal to the disk.
 
         Args:
-            workers: Those that know that the job is complete.
+            workers: The workers that know that the job is complete.
         """
         self._tell_staleness()
         reached = {(WORKER, index) for index in workers}
@@ -249,8 +249,8 @@ class Conductor:
         result = evaluation.result()
         self._tell("eval", version=evaluation.step, **result)
         figures = ", ".join(f"{name} = {value}" for name, value in result.items())
-        at = f" at step {evaluation.step}" if self._job.settings.epochs else ""
-        log.info("Evaluation%s: %s", at, figures)
+        when = f" at step {evaluation.step}" if self._job.settings.epochs else ""
+        log.info("Evaluation%s: %s", when, figures)
 
     def _begin_evaluation(self) -> None:
         """Have every server pin its parameters, and assign the test records."""
@@ -268,8 +268,8 @@ class Conductor:
             job.wanted = True
             raise
         with job.lock:
-            now = [server.incarnation for server in self._present()]
-            if now != [server.incarnation for server in servers]:
+            incarnations = [server.incarnation for server in self._present()]
+            if incarnations != [server.incarnation for server in servers]:
                 job.wanted = True
             elif job.test_records:
                 size = job.settings.minibatch * job.settings.minibatches_per_task
@@ -332,14 +332,14 @@ def open_pods(templates: Path | None, job: str, stack: ExitStack) -> "Pods | Non
 def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tell: Teller) -> int:
     """Run the job to completion; return the exit status."""
     stop = threading.Event()
-    for signalled in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signalled, lambda *_: stop.set())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     lines: list[dict[str, Any]] = []
     test = len(Records(Path(job_settings.test_records))) if job_settings.test_records else 0
     records = len(Records(Path(job_settings.records)))
     with ExitStack() as stack:
         pods = open_pods(options.pods, job_settings.job, stack)
-        if pods is not None:  # another folder for each launch, so that it finds no older journal
+        if pods is not None:  # a folder for each launch, so that it does not read an older journal
             job_settings = replace(job_settings, state_dir=f"{job_settings.state_dir}/{pods.owner_uid}")
         job = JobState(job_settings, records, test, tell, lines.append)
         book = recover(job, Path(job_settings.state_dir), tell)
@@ -380,7 +380,7 @@ def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tel
 
 @contextmanager
 def serve(service: MasterService, port: int) -> Iterator[tuple[int, Callable[[], object]]]:
-    """Serve calls in a thread of their own; yield the port, and what wakes the workers that wait for a task.
+    """Serve calls in a thread; yield the port, and a function that wakes the workers that wait for a task.
 
     An event loop holds a stream of each worker without a thread for each, and no call blocks.
     """

@@ -1,4 +1,4 @@
-"""Have the C library keep what a minibatch frees: the next one needs as much again.
+"""Let the C library keep the memory that a minibatch frees, because the next one needs as much.
 
 By default glibc returns large blocks to the kernel when they are freed; each minibatch then takes its
 activations, gradients and messages from new pages, which the kernel has to clear.
@@ -7,7 +7,7 @@ activations, gradients and messages from new pages, which the kernel has to clea
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST_BLOCK = 32 << 20  # glibc accepts no more; larger ones still go back
+LARGEST_BLOCK = 32 << 20  # glibc's maximum; larger blocks are still returned
 LARGEST_REST = 1 << 30
 
 

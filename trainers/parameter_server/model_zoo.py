@@ -1,4 +1,4 @@
-"""A module of a model zoo: the functions that ElasticDL has its users write, for PyTorch.
+"""A module of a model zoo: the functions that ElasticDL's users write, for PyTorch.
 
     custom_model() -> nn.Module
     loss(labels, predictions) -> tensor
@@ -35,7 +35,7 @@ def load_model(settings: JobSettings) -> UserModel:
         return load(settings.trainer)
     path, names = settings.trainer, json.loads(settings.functions)
     module = import_file(path, folder=settings.model_zoo)
-    check(module, {names[role]: words.format(names[role]) for role, words in ROLES.items()}, path)
+    check(module, {names[role]: signature.format(names[role]) for role, signature in ROLES.items()}, path)
     functions = {role: getattr(module, names[role]) for role in ROLES}
     metrics = getattr(module, names["eval_metrics_fn"], dict)
     processor = getattr(module, names["prediction_outputs_processor"], None)

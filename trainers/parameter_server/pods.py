@@ -40,7 +40,7 @@ GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
     "TerminationByKubelet": "evicted",
 }
 ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost", "Shutdown": "node lost"}
-NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler had heard of a pod's end before its node
+NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler learned of another pod's end before the node
 
 
 class Pods(AbstractContextManager[Any]):
@@ -105,12 +105,12 @@ class Pods(AbstractContextManager[Any]):
         """Return the known servers and workers of the job."""
         with self._lock:
             pods = list(self._pods.values())
-        found = []
+        members = []
         for pod in pods:
             labels = pod["metadata"].get("labels") or {}
             if labels.get(ROLE) in ROLES and labels.get(INDEX, "").isdigit():
-                found.append(Member(labels[ROLE], int(labels[INDEX]), *fate(pod)))
-        return found
+                members.append(Member(labels[ROLE], int(labels[INDEX]), *fate(pod)))
+        return members
 
     def wanted(self) -> int | None:
         """Return the desired number of workers in the job's annotation; None if it has none."""
@@ -125,13 +125,13 @@ class Pods(AbstractContextManager[Any]):
             if name in self._pods and not fate(self._pods[name])[0]:
                 return True
             try:
-                made = self._core.create_namespaced_pod(
+                created = self._core.create_namespaced_pod(
                     self._namespace, pod, _request_timeout=REQUEST_SECONDS
                 )
             except TROUBLE as error:
                 _complain(f"pod {name} cannot be made", error)
                 return False
-            self._pods[name] = self._plain(made)
+            self._pods[name] = self._plain(created)
         return True
 
     def remove(self, role: str, index: int, *, now: bool = False) -> None:
@@ -147,12 +147,12 @@ class Pods(AbstractContextManager[Any]):
     def pod(self, role: str, index: int) -> dict[str, Any]:
         """Return a pod's manifest: the template with the number and the owner reference."""
         pod = copy.deepcopy(self._templates[role])
-        about = pod["metadata"]
-        about["name"] = self._name(role, index)
+        metadata = pod["metadata"]
+        metadata["name"] = self._name(role, index)
         labels = {JOB: self._job, ROLE: role, INDEX: str(index), REPLICA: f"{role}-{index}"}
-        about["labels"] = (about.get("labels") or {}) | labels
+        metadata["labels"] = (metadata.get("labels") or {}) | labels
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._owner_name}
-        about["ownerReferences"] = [owner | {"uid": self.owner_uid}]
+        metadata["ownerReferences"] = [owner | {"uid": self.owner_uid}]
         container = pod["spec"]["containers"][0]
         container["args"] = [*(container.get("args") or []), f"--index={index}"]
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -216,7 +216,7 @@ class Pods(AbstractContextManager[Any]):
 
 
 def fate(pod: dict[str, Any]) -> tuple[str, str]:
-    """Return why a pod ended, as a word and a readable text; both are empty while it is pending or running.
+    """Return why a pod ended, as a reason and a message; both are empty while it is pending or running.
 
     Example:
         >>> fate({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "no room"}})

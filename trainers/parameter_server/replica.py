@@ -63,13 +63,13 @@ class Replica:
         except Exception as error:
             raise UserError(explain(error, self._path)) from error
         self._moves = [
-            None if then is None else flat - then for then, flat in zip(before, self._flats, strict=True)
+            None if old is None else flat - old for old, flat in zip(before, self._flats, strict=True)
         ]
         return loss.item()
 
     def gradients(self) -> list[list[Tensor]]:
         """Return for each server the gradients that `compute` found, and the changes of the buffers."""
-        pairs = zip(self._gradients, self._moves, strict=True)  # of each pair one is None
+        pairs = zip(self._gradients, self._moves, strict=True)  # one of each pair is None
         return self._cut(shards.pack(part for pair in pairs for part in pair if part is not None))
 
     def load(self, tensors: list[Any]) -> None:

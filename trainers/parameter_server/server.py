@@ -120,7 +120,7 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
 
 
 class ShardCheckpoints:
-    """Write checkpoints in the background: the shard is locked while it is copied, not while it is written.
+    """Write checkpoints in the background: the shard is locked only while it is copied.
 
     Args:
         shard: The shard to save.

@@ -18,13 +18,13 @@ class JobSettings:
         model_zoo: The folder of a model zoo; the user's file then has ElasticDL's functions.
         functions: Their names, as JSON (`model_zoo`).
         mode: ``training``; ``evaluation`` and ``prediction`` only use the test records.
-        init: The model to begin with: a model file, or a folder of servers' checkpoints; empty for none.
-        log_level: Of the lines for people: ``INFO`` logs losses and evaluations beside the events.
+        init: The initial model: a model file, or a folder of servers' checkpoints; empty for none.
+        log_level: The level of readable log lines: ``INFO`` logs losses and evaluations beside the events.
         records: Path of the training records.
         test_records: Path of the test records; empty for none.
         state_dir: Folder of the master's journal and the servers' checkpoints.
         model_file: Path for the trained model; empty for none.
-        epochs: How often each record is counted; 0 if the mode is not training.
+        epochs: Passes over the records; 0 if the mode is not training.
         minibatch: Records in a gradient.
         minibatches_per_task: Gradients in a task.
         evaluation_steps: Minibatches between two evaluations; 0: only at the end.
@@ -37,8 +37,8 @@ class JobSettings:
         dataset: Its name, for the model file.
         classes: Their names, for the model file.
         max_relaunches: How many processes may exit with an error, or be killed before they have completed
-            any work, until the job fails. Preemption, eviction and the loss of a node do not count.
-        silent_seconds: How long a worker may be silent until its task is assigned to others.
+            any work, before the job fails. Preemption, eviction and the loss of a node do not count.
+        silent_seconds: How long a worker may be silent before its task is reassigned.
         log_every: Minibatches between two ``step`` events of a worker.
         step_seconds: The minimum time for a minibatch, so that a run on a small machine lasts long enough to
             be watched.

@@ -17,8 +17,8 @@ from . import shards
 from .protocol_pb2 import APPLIED, DUPLICATE, STALE, Tensor, Verdict
 from .user_model import UserError, explain
 
-# So many changes of a running mean are applied whole though none saw another. With torch's momentum of 0.1
-# they do not overshoot: x'(t) = -0.1 x(t - delay) does not oscillate up to a delay of 1 / (0.1 e), about 3.7.
+# Up to this many concurrent changes of a running mean are applied in full. With torch's momentum of 0.1 they
+# do not overshoot: x'(t) = -0.1 x(t - delay) does not oscillate up to a delay of 1 / (0.1 e), about 3.7.
 UNSEEN = 4
 
 
@@ -48,8 +48,8 @@ class Shard:
         self.lock = threading.Lock()
         self._wait, self._bound = grads_to_wait, staleness_bound
         self._flats = shards.flatten(groups)
-        self._came = [torch.zeros_like(flat) for flat in self._flats]  # buffers for received messages
-        self._sums = [torch.zeros_like(flat) for flat in self._flats] if grads_to_wait > 1 else self._came
+        self._received = [torch.zeros_like(flat) for flat in self._flats]  # buffers for received messages
+        self._sums = [torch.zeros_like(flat) for flat in self._flats] if grads_to_wait > 1 else self._received
         parameters = []
         for group, gradient in zip(groups, self._sums, strict=True):
             if group.learned:
@@ -82,11 +82,11 @@ class Shard:
         # After a restart the versions continue from the checkpoint's: the same number, other parameters.
         if incarnation != self.incarnation or behind > (0 if self._wait > 1 else self._bound):
             return STALE, behind
-        shards.unpack(tensors, self._came)
+        shards.unpack(tensors, self._received)
         self._mark(epoch, minibatch)
         if self._wait > 1:
-            for total, came in zip(self._sums, self._came, strict=True):
-                total.add_(came)
+            for total, received in zip(self._sums, self._received, strict=True):
+                total.add_(received)
             self._buffered.append((epoch, minibatch))
             if len(self._buffered) >= self._wait:
                 self._apply(len(self._buffered))
@@ -106,8 +106,8 @@ class Shard:
                 if count > 1:
                     total.div_(count)
             elif flat.is_floating_point():
-                # A running mean changes by the mean of the changes. Late ones did not see each other: their
-                # sum would overshoot, and a running variance below zero makes the loss nan.
+                # A running mean changes by the mean of the changes. Stale changes are independent: their sum
+                # would overshoot, and a running variance below zero makes the loss nan.
                 flat.add_(total, alpha=min(1, UNSEEN / (1 + behind)) / count)
             else:  # a counter changes by the sum
                 flat.add_(total)
@@ -133,15 +133,15 @@ class Shard:
         if epoch < self._first_open:
             return True
         bits = self._applied.get(epoch)
-        place = minibatch >> 3
-        return bits is not None and place < len(bits) and bool(bits[place] >> (minibatch & 7) & 1)
+        byte = minibatch >> 3
+        return bits is not None and byte < len(bits) and bool(bits[byte] >> (minibatch & 7) & 1)
 
     def _mark(self, epoch: int, minibatch: int, *, has: bool = True) -> None:
         bits = self._applied.setdefault(epoch, bytearray())
-        place, bit = minibatch >> 3, 1 << (minibatch & 7)
-        if place >= len(bits):
-            bits.extend(bytes(place + 1 - len(bits)))
-        bits[place] = bits[place] | bit if has else bits[place] & ~bit
+        byte, bit = minibatch >> 3, 1 << (minibatch & 7)
+        if byte >= len(bits):
+            bits.extend(bytes(byte + 1 - len(bits)))
+        bits[byte] = bits[byte] | bit if has else bits[byte] & ~bit
 
     # Parameters
 

@@ -76,12 +76,12 @@ def _group(share: Iterable[ShardTensor]) -> list[TensorGroup]:
 
 def layout(groups: Sequence[TensorGroup]) -> int:
     """Return a hash (64 bits) that is equal in two processes with the same partition."""
-    words = [
+    descriptions = [
         f"{member.name} {member.tensor.dtype} {tuple(member.tensor.shape)} {member.tensor.stride()}"
         for group in groups
         for member in group.members
     ]
-    return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "little")
+    return int.from_bytes(hashlib.sha256("\n".join(descriptions).encode()).digest()[:8], "little")
 
 
 def flatten(groups: Sequence[TensorGroup], device: torch.device | str = "cpu") -> list[torch.Tensor]:
