@@ -72,7 +72,7 @@ def test_a_script_gets_lines_and_a_cluster_that_is_kept_can_be_used(name):
     assert kit.connect(name).run("digits").status.phase == "Succeeded"
     refused = quickstart(name)
     assert refused.returncode == 1
-    assert "there is a cluster of this name already" in refused.stderr
+    assert "a cluster of this name exists already" in refused.stderr
     assert clusters.find(name) is not None, "somebody else's cluster was deleted"
 
 

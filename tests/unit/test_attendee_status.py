@@ -228,5 +228,6 @@ def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
     assert [row[0] for row in view.tables["attendees"]["rows"]] == ["ada", "bob", "eve"]
     assert view.facts["columns"] == ["00", "05"]
     assert view.facts["progress"] == [["ada", 1.0, 0.5], ["bob", 0.0, -0.75], ["eve", 0.0, 0.0]]
-    assert repr(watch) == "Workshop on cluster lab: attendees: 3, seen: 2, run a cell: 0, in trouble: 1"
+    figures = "attendees: 3, seen: 2, running a cell: 0, with problems: 1"
+    assert repr(watch) == f"Workshop on cluster lab: {figures}"
     assert "workshopView" in LiveView._esm

@@ -1,7 +1,7 @@
-"""The terminal's form of what an error advises: a command for a call of Python, an option for an argument.
+"""Fixes of errors for a terminal: a command for a call of Python, an option for an argument.
 
-Errors advise calls, as notebooks need them, between backticks: `kit.connect("lab", start=True)`. A terminal
-shows the command that does the same, `COMMANDS`; its arguments and options are those that click knows.
+Errors suggest calls, as notebooks need them, between backticks: `kit.connect("lab", start=True)`. A terminal
+shows the equivalent command of `COMMANDS`; click knows its arguments and options.
 """
 
 import ast
@@ -16,7 +16,7 @@ import click
 from kitlib.errors import CODE
 
 PROGRAM = "trainyard"
-# Each call's command, and the names of its positional arguments.
+# The command of each call, and the names of the call's positional arguments.
 COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kit.build_image": ("image build", ("name",)),
     "kit.clusters.find().delete": ("cluster delete", ()),
@@ -61,7 +61,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "volume.ls": ("volume ls", ("path",)),
     "volume.upload": ("volume upload", ("path", "to")),
 }
-# No command does this.
+# Calls without a command.
 IN_PYTHON = (
     "cluster.link",
     "cluster.unlink",
@@ -70,19 +70,19 @@ IN_PYTHON = (
     "kit.workshop.Jupyter",
     "run.timeline",
 )
-AS_ONE = {"cpu": "cpus"}  # Python's job= arguments that have another name here
+AS_ONE = {"cpu": "cpus"}  # arguments of jobs whose option has another name
 
 
 def for_terminal(
     fix: str, *, command: click.Command | None, root: click.Group, known: Mapping[str, str]
 ) -> str:
-    """Write a fix for a terminal.
+    """Rewrite a fix for a terminal.
 
     Args:
         fix: With calls and keyword arguments of Python between backticks.
-        command: That the user gave; keyword arguments become its options.
-        root: All commands.
-        known: The names that the user gave: of the ``cluster``, ``run`` and ``volume``.
+        command: The command that the user ran; keyword arguments become its options.
+        root: The group of all commands.
+        known: The names in the user's command: of the ``cluster``, ``run`` and ``volume``.
     """
 
     def words(match: re.Match[str]) -> str:
@@ -98,7 +98,7 @@ def for_terminal(
 
 
 def _argument(name: str, value: str, command: click.Command | None) -> str:
-    """Write an argument as an option of a command, which has no value if it has none; empty for none."""
+    """Write an argument as an option of a command; empty if the command has no such option."""
     if command is None:
         return ""
     try:
@@ -139,7 +139,7 @@ def _find(root: click.Group, message: str) -> click.Command:
 
 
 def _value(node: ast.expr) -> object:
-    """The value of an argument; of a name or an ellipsis, what stands for any."""
+    """Evaluate an argument; an ellipsis for a name, or an ellipsis."""
     if isinstance(node, ast.Dict):
         return {_value(key): _value(item) for key, item in zip(node.keys, node.values, strict=True) if key}
     try:

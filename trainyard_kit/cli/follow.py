@@ -1,7 +1,7 @@
 """A run's logs in a terminal: a readable line for each event on stdout, a progress bar on stderr.
 
-Where stdout is no terminal, or one that cannot rewrite a line, the bar is a plain line every ten seconds.
-With ``--output json`` stdout has the JSON lines alone, as the pods wrote them; other lines go to stderr.
+If stdout is not a terminal that can rewrite a line, the bar is a plain line every ten seconds.
+With ``--output json`` stdout has only the JSON lines, as the pods wrote them; other lines go to stderr.
 """
 
 import os
@@ -60,7 +60,7 @@ class LinePrinter:
 
     @property
     def figures(self) -> str:
-        """Loss and images a second, as progress lines have them."""
+        """Loss and images per second, for progress lines."""
         return self.progress.figures
 
     def __enter__(self) -> "LinePrinter":
@@ -107,11 +107,11 @@ class BarPrinter(LinePrinter):
         self.bar.console.print(Text(readable(rank, line, self.only)), soft_wrap=True)
 
     def update(self, text: str) -> None:
-        """Show how far the pods are, until the first event comes."""
+        """Show the status of the pods until the first event."""
         self.bar.update(self.task, count=printable(text))
 
     def above(self) -> "Iterable[RenderableType]":
-        """What is drawn above the bar, for rich."""
+        """The renderables above the bar."""
         return ()
 
     def report(self) -> None:
@@ -139,13 +139,13 @@ def follow(
     output: str = "text",
     printer: Callable[[str], LinePrinter] | None = None,
 ) -> None:
-    """Print the lines of a run, or of one rank, as they come; raise RunFailed if it fails.
+    """Print the lines of a run, or of one rank, as they are written; raise RunFailed if it fails.
 
     Args:
         run: The run.
         rank: The rank, by default all.
-        output: ``json`` for the JSON lines alone.
-        printer: What prints instead.
+        output: ``json`` for only the JSON lines.
+        printer: Creates another printer for the run's name.
     """
     where = f"{run.name} -c {run.kube.cluster}"
     try:

@@ -1,7 +1,7 @@
 """``trainyard``: the library's verbs for a terminal.
 
-Results go to stdout, progress and errors to stderr, so that a file to which ``trainyard cluster kubeconfig``
-is sent holds a kubeconfig and nothing else. An error is a few lines and exit status 1. Only the commands
+Results go to stdout, progress and errors to stderr, so a file to which ``trainyard cluster kubeconfig``
+is redirected contains only a kubeconfig. An error is a few lines and exit status 1. Only the commands
 print.
 """
 
@@ -59,7 +59,7 @@ COMMANDS = {
 
 
 class Commands(ErrorGroup):
-    """The commands, some of which are imported when they are called: they need extras, or time."""
+    """The commands; those that need extras or a slow import are imported when they are called."""
 
     group_class = ErrorGroup
 
@@ -83,7 +83,7 @@ def main(context: click.Context, verbose: bool) -> None:
     context.meta["verbose"] = verbose
     if os.environ.get("NO_COLOR"):  # https://no-color.org
         context.color = False
-    if verbose or not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
+    if verbose or not sys.stderr.isatty():  # without a terminal, progress goes to the log
         level = logging.DEBUG if verbose else logging.INFO
         logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
@@ -114,9 +114,9 @@ def create(
     recreate: bool,
     option: dict[str, Any],
 ) -> None:
-    """Create the cluster NAME, or find it running.
+    """Create the cluster NAME, or reuse it if it is running.
 
-    Options of one provider have their names in Python:
+    Options of a single provider have the same names as in Python:
     trainyard cluster create lab --provider eks --set region=eu-central-1 --set hours=4
     """
     options = option | ({} if port is None else {"port": port})
@@ -168,8 +168,8 @@ def status(name: str) -> None:
 
 @cluster.command()
 @NAME
-@click.option("--path", "only_path", is_flag=True, help="Print its path.")
-@click.option("--merge", is_flag=True, help="Add it to your own: KUBECONFIG, or ~/.kube/config.")
+@click.option("--path", "only_path", is_flag=True, help="Print the path of its file.")
+@click.option("--merge", is_flag=True, help="Merge it into your own: KUBECONFIG, or ~/.kube/config.")
 def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
     """Print the kubeconfig of the cluster NAME."""
     existing = clusters.connect(name)
@@ -185,7 +185,7 @@ def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
 @cluster.command()
 @NAME
 def start(name: str) -> None:
-    """Start the cluster NAME again, with the objects and volumes that it had."""
+    """Start the cluster NAME again, with its objects and volumes."""
     click.echo(clusters.connect(name, start=True).nodes())
     next_step(f"trainyard run list -c {name}")
 
@@ -214,14 +214,14 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
     """
     existing = clusters.find(name, provider=provider, **option)
     if existing is None:
-        cleanup.delete_kubeconfigs(name)  # of one that has gone otherwise
+        cleanup.delete_kubeconfigs(name)  # of a cluster that was deleted in another way
         kubeconfigs.remove(name)
         if not ignore_not_found:
-            fix = "trainyard cluster list; trainyard resources list has what is left at clouds"
+            fix = "trainyard cluster list; trainyard resources list shows what remains at clouds"
             raise ClusterNotFound("there is no such cluster", about=f'cluster "{name}"', fix=fix)
     else:
         existing.delete()
-        next_step("trainyard cluster list shows what is left")
+        next_step("trainyard cluster list shows the remaining clusters")
     if read_current() == name:
         write_current("")
 
@@ -230,7 +230,7 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
 @click.argument("provider", type=click.Choice(["eks"]))
 @click.argument("part", type=click.Choice(["cluster", "nodes", "end"]), default="cluster")
 def template(provider: str, part: str) -> None:
-    """Print the CloudFormation template of a cluster, of its nodes or of its end, to read or to deploy."""
+    """Print the CloudFormation template of a cluster, its nodes or its scheduled deletion (end)."""
     click.echo(
         plugins.load(EntryPoint("template", f"trainyard_kit.clouds.{provider}.templates:template", ""))(part),
         nl=False,
@@ -242,7 +242,9 @@ def template(provider: str, part: str) -> None:
 @CLUSTER
 @click.option("--provider", help="The provider; by default any that this machine used for this name.")
 @YES
-@click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
+@click.option(
+    "--budget", type=float, help="Budget in dollars for all clusters there; by default TRAINYARD_BUDGET."
+)
 @OPTION
 def scale(
     nodes: int,
@@ -252,7 +254,7 @@ def scale(
     budget: float | None,
     option: dict[str, Any],
 ) -> None:
-    """Change the number of training nodes to NODES; a local cluster restarts for it.
+    """Change the number of training nodes to NODES; this restarts a local cluster.
 
     At a cloud, the price of added nodes is shown and must be confirmed; 0 nodes cost nothing.
     """
@@ -262,7 +264,7 @@ def scale(
         raise BadInput(
             f"the nodes of a cluster of the provider {existing.provider} cannot be scaled",
             about=f'cluster "{cluster}"',
-            fix=f"create it with other nodes: {again}",
+            fix=f"create it with another number of nodes: {again}",
         )
     click.echo(existing.scale(nodes, confirm=confirm, budget=budget))
 

@@ -1,4 +1,4 @@
-"""What commands share: names and their completion, output formats, a provider's own options, errors."""
+"""Shared by the commands: names and their completion, output formats, a provider's options, errors."""
 
 import ast
 import json
@@ -27,10 +27,10 @@ class ErrorGroup(click.Group):
     """Commands whose KitErrors are shown without a traceback, and whose help is shown in full."""
 
     group_class: type[click.Group] | type[type] | None = type
-    root: ClassVar[click.Group | None] = None  # what errors advise is a command of it
+    root: ClassVar[click.Group | None] = None  # the group of the commands that errors suggest
 
     def invoke(self, ctx: click.Context) -> Any:
-        if callable(signal.getsignal(signal.SIGINT)):  # not where a shell has it ignored
+        if callable(signal.getsignal(signal.SIGINT)):  # not if the shell ignores it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().invoke(ctx)
@@ -38,7 +38,7 @@ class ErrorGroup(click.Group):
             if ctx.meta.get("verbose"):
                 click.echo("".join(traceback.format_exception(error)), err=True)
             if isinstance(error, KeyboardInterrupt):
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more would cut the sentence
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would cut the message
             error.fix = self.advise(ctx, error.fix)
             name = click.style(type(error).__name__, fg="red", bold=True)
             click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
@@ -54,7 +54,7 @@ class ErrorGroup(click.Group):
             ctx.exit(130)
 
     def advise(self, ctx: click.Context, text: str) -> str:
-        """Write advice as commands of the terminal."""
+        """Rewrite suggested calls as commands of the terminal."""
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         return for_terminal(text, command=command, root=self.root or self, known=ctx.meta)
 
@@ -67,7 +67,7 @@ class ErrorGroup(click.Group):
 
 
 def for_this_terminal(fix: str) -> str:
-    """Write the calls of a fix as commands, and the arguments of jobs as options of ``launch``."""
+    """Rewrite the calls of a fix as commands, and the arguments of jobs as options of ``launch``."""
     context = click.get_current_context()
     root = context.find_root().command
     assert isinstance(root, click.Group)
@@ -75,7 +75,7 @@ def for_this_terminal(fix: str) -> str:
 
 
 def combine(*options: Flag) -> Flag:
-    """Combine options to one decorator."""
+    """Combine options into one decorator."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         for option in reversed(options):
@@ -110,7 +110,7 @@ def _complete(title: str) -> Complete:
 
 def _remember(title: str) -> Callable[[click.Context, click.Parameter, str], str]:
     def remember(context: click.Context, parameter: click.Parameter, value: str) -> str:
-        context.meta[title] = value  # for what errors advise
+        context.meta[title] = value  # for the fixes of errors
         return value
 
     return remember
@@ -124,7 +124,7 @@ def _remember_cluster(context: click.Context, parameter: click.Parameter, value:
     return value
 
 
-# Of a command that may do without one, or finds its name elsewhere.
+# For commands in which the cluster is optional, or named elsewhere.
 NAMED_CLUSTER = click.option("--cluster", "-c", help=CLUSTER_HELP, shell_complete=complete_clusters)
 CLUSTER = click.option(
     "--cluster", "-c", help=CLUSTER_HELP, shell_complete=complete_clusters, callback=_remember_cluster
@@ -147,7 +147,7 @@ IGNORE_NOT_FOUND = click.option(
 
 
 def next_step(text: str) -> None:
-    """Print what to do next, for people: on stderr."""
+    """Print the next step on stderr."""
     click.echo(f"Next: {text}", err=True)
 
 
@@ -156,8 +156,8 @@ def show(output: str | None, *tables: Table, **named: Table) -> None:
 
     Args:
         output: ``json``, ``yaml``, ``name``, or None for the tables.
-        tables: One, whose rows are the list that is printed.
-        named: Several: a list each, by these names.
+        tables: One table, whose rows are printed as a list.
+        named: Several tables, printed as a list each under these names.
     """
     all_tables = [*tables, *named.values()]
     rows: object = [_plain(row) for row in tables[0]] if tables else {}
@@ -177,7 +177,7 @@ def show(output: str | None, *tables: Table, **named: Table) -> None:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON and YAML have it."""
+    """Convert a row for JSON and YAML."""
     return {
         key.replace(" ", "_"): value if isinstance(value, bool | int | float | None) else str(value)
         for key, value in row.items()
@@ -185,7 +185,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4, all else is text."""
+    """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4; others are text."""
     read = {}
     for option in pairs:
         key, equals, value = option.partition("=")
@@ -214,7 +214,7 @@ def _own(context: click.Context, _: click.Parameter, pairs: Sequence[str]) -> di
         raise BadInput(
             "this is not an option of one provider",
             about=f"--set {reserved[0]}={read[reserved[0]]}",
-            fix=f"{context.command_path} --help shows the flags and arguments of all",
+            fix=f"{context.command_path} --help shows the options of all providers",
         )
     return read
 

@@ -1,4 +1,4 @@
-"""``trainyard quickstart``: create a cluster, train on its nodes, draw the loss, and leave nothing behind."""
+"""``trainyard quickstart``: create a cluster, train on its nodes, draw the loss, and delete everything."""
 
 import math
 import signal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RUN = "digits"
 WIDTH, HEIGHT = 60, 8  # of the picture, in characters
-COURSE = "trainyard course FOLDER copies the notebooks, and says how to open them"
+COURSE = "trainyard course FOLDER copies the notebooks, and shows how to open them"
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%@"
 
 
@@ -92,22 +92,22 @@ class LossPrinter(BarPrinter):
 
 @click.command()
 @click.option("--nodes", default=2, show_default=True, help="Number of workers, each on its own node.")
-@click.option("--name", default="quickstart", show_default=True, help="The cluster's provider.")
-@click.option("--keep", is_flag=True, help="Keep the cluster, to explore it.")
+@click.option("--name", default="quickstart", show_default=True, help="Name of the cluster.")
+@click.option("--keep", is_flag=True, help="Keep the cluster for exploration.")
 def quickstart(nodes: int, name: str, keep: bool) -> None:
     """Create a local cluster, train a small model on it, show the loss, and delete the cluster.
 
-    It is deleted after an error and after Ctrl-C as well.
+    The cluster is also deleted after an error or Ctrl-C.
     """
     from kitlib import jobs
 
     if clusters.find(name, provider="local") is not None:
         raise BadInput(
-            "there is a cluster of this name already",
+            "a cluster of this name exists already",
             about=f'cluster "{name}"',
             fix=f"trainyard cluster delete {name}; or choose another name: trainyard quickstart --name NAME",
         )
-    for signal_number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, too, leaves nothing behind
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):  # also clean up when the terminal is closed
         signal.signal(signal_number, signal.default_int_handler)
     try:
         cluster = clusters.create_cluster("local", name=name, nodes=nodes)

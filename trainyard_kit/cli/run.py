@@ -32,7 +32,7 @@ LINES = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json: the JSON lines as the pods wrote them, and nothing else on stdout.",
+    help="json: only the JSON lines on stdout, as the pods wrote them.",
 )
 
 
@@ -70,9 +70,9 @@ def _rank_or_role(value: str) -> int | str:
     "--rank",
     type=_rank_or_role,
     metavar="RANK",
-    help="Show one pod only: 3, or worker-3 of parameter servers.",
+    help="Show only one pod: 3, or worker-3 with parameter servers.",
 )
-@click.option("--follow", "-f", "following", is_flag=True, help="Continue until it ends.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Follow until the run ends.")
 @LINES
 def logs(name: str, cluster: str, rank: int | str | None, following: bool, output: str) -> None:
     """Print the logs of the run NAME; with --follow until it ends, with exit status 1 if it failed."""
@@ -90,7 +90,7 @@ def logs(name: str, cluster: str, rank: int | str | None, following: bool, outpu
 @CLUSTER
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds.")
 def wait_run(name: str, cluster: str, timeout: float) -> None:
-    """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
+    """Wait until the run NAME succeeds; exit status 1 and the first traceback if it fails."""
     clusters.connect(cluster).run(name).wait(timeout=timeout)
     next_step(f"trainyard run logs {name} -c {cluster}")
 
@@ -153,7 +153,7 @@ def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
     try:
         place.run(name)
     except RunNotFound:
-        Run(place.kube, name).delete()  # what a launch that was cut has left
+        Run(place.kube, name).delete()  # objects of an interrupted launch
         if not ignore_not_found:
             raise
         return
@@ -192,9 +192,9 @@ class JobOptions(TypedDict):
 @click.option("--nodes", default=4, show_default=True, help="Number of pods.")
 @click.option("--cpus", help="Cores of each pod.")
 @click.option("--memory", help="Memory of each pod.")
-@click.option("--gpus", type=int, help="GPUs of each pod; by default one where nodes have any.")
+@click.option("--gpus", type=int, help="GPUs of each pod; by default one if the nodes have GPUs.")
 @click.option("--volume", "volumes", multiple=True, metavar="PATH=NAME", help="Mount a volume; repeatable.")
-@click.option("--name", help="The run's name; by default the trainer's and a suffix.")
+@click.option("--name", help="The run's name; by default the trainer's with a suffix.")
 @click.option("--replace", is_flag=True, help="Delete an earlier run of this name first.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
 @click.option("--set", "option", multiple=True, metavar="KEY=VALUE", help="An argument of this kind of job.")
@@ -210,7 +210,7 @@ def launch(
 ) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
-    Exit status 1 and the first traceback if it fails. Arguments of one kind have their names in Python:
+    Exit status 1 and the first traceback if it fails. Arguments of one kind have the same names as in Python:
     trainyard launch trainers/digits_elastic.py --kind torch-elastic --set min_nodes=1 --set max_nodes=4
     """
     from kitlib import jobs
@@ -236,5 +236,7 @@ def _job(trainer: str, args: tuple[str, ...], **options: Unpack[JobOptions]) -> 
     try:
         return KINDS[kind].entry.load()(trainer, **arguments)
     except TypeError as error:
-        what = f"a {kind} has another set of arguments: {str(error).partition(') ')[2] or error}"
-        raise BadInput(what, about=f"--kind {kind}", fix="docs/api.md lists those of each kind") from error
+        what = f"a {kind} has other arguments: {str(error).partition(') ')[2] or error}"
+        raise BadInput(
+            what, about=f"--kind {kind}", fix="docs/api.md lists the arguments of each kind"
+        ) from error

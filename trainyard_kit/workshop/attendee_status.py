@@ -1,8 +1,8 @@
 """The status of each attendee: the notebook and cell that they are at, and pods that fail and why. Pure.
 
 It comes from what notebooks report (`progress_reporter`) and from Kubernetes; the live table is in `widget`.
-Attendees can write whatever they like into both, so each is read by itself: of one who has, the table says
-that it cannot be read, and the others' rows stay as they are.
+Attendees can write anything into both, so each is parsed separately: for invalid data the table says
+that it cannot be read, without effect on other rows.
 """
 
 import json
@@ -20,7 +20,7 @@ COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble
 STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
 MOST_TROUBLES = 2  # in a row
 LONGEST_ENTRY, LONGEST_TROUBLE, MOST_NOTEBOOKS = 2000, 300, 50  # what a reporter writes is shorter
-# What comes of values that have another type, form or size than the kit writes.
+# Errors of values with another type, form or size than the kit writes.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -35,12 +35,12 @@ class AttendeeStatus:
 
     @property
     def finished(self) -> list[str]:
-        """Notebooks of which the last cell has run."""
+        """Notebooks whose last cell has run."""
         return sorted(notebook.notebook for notebook in self.notebooks if ended(notebook))
 
     @property
     def troubles(self) -> list[str]:
-        """What cannot be read, the error of the last cell, pods that failed, and pods that wait."""
+        """Unreadable data, the error of the last cell, failed pods, and waiting pods."""
         progress = self.notebooks[0] if self.notebooks else None
         cell = [progress.error] if progress and progress.error else []
         failed = [pod for pod in self.pods if pods.phase(pod) == "Failed"]
@@ -69,7 +69,7 @@ def statuses(
 
 
 def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> AttendeeStatus:
-    """Read what one attendee's notebooks have reported, and their pods, whatever is in them."""
+    """Read the reports of one attendee's notebooks, and their pods, whatever they contain."""
     notebooks = read(data)
     spoiled = len(data) > len(notebooks)
     message = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if spoiled else ""
@@ -112,7 +112,7 @@ def ended(progress: NotebookPosition) -> bool:
 
 
 def table(statuses: Iterable[AttendeeStatus], now: datetime | None = None) -> Table:
-    """A row for each attendee, in the columns of :data:`COLUMNS`."""
+    """Tabulate attendees in the columns of :data:`COLUMNS`."""
     return Table(COLUMNS, [row(status, now) for status in statuses], empty="no attendees")
 
 

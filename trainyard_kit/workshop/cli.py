@@ -25,15 +25,19 @@ from trainyard_kit.cli.options import (
 from trainyard_kit.workshop import notebook_rehearsal, rehearsal
 
 QUOTA = combine(
-    click.option("--cpus", "cpu", help="Cores that the pods of each may request together."),
-    click.option("--memory", help="Memory that they may request together, such as 4Gi."),
-    click.option("--pods", type=int, help="Number of pods that each may have."),
-    click.option("--gpus", type=int, help="Number of GPUs that each may have."),
-    click.option("--hours", default=12.0, show_default=True, help="Hours for which the kubeconfigs work."),
-    click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
-    click.option("--own-cluster", is_flag=True, help="With --jupyter: room in that pod for a local cluster."),
-    click.option("--image", help="Image of JupyterLab, with the kit in /kit; a local cluster needs none."),
-    click.option("--host", help="Names below it lead to the cluster's Ingress; NAME.HOST is a JupyterLab."),
+    click.option("--cpus", "cpu", help="Quota of CPU requests per attendee, in cores."),
+    click.option("--memory", help="Quota of memory requests per attendee, such as 4Gi."),
+    click.option("--pods", type=int, help="Quota of pods per attendee."),
+    click.option("--gpus", type=int, help="Quota of GPUs per attendee."),
+    click.option(
+        "--hours", default=12.0, show_default=True, help="Hours for which the kubeconfigs are valid."
+    ),
+    click.option("--jupyter", is_flag=True, help="Run a JupyterLab pod for each attendee."),
+    click.option(
+        "--own-cluster", is_flag=True, help="With --jupyter: resources in that pod for a local cluster."
+    ),
+    click.option("--image", help="Image of JupyterLab, with the kit in /kit; not needed on a local cluster."),
+    click.option("--host", help="Domain of the cluster's Ingress: a JupyterLab is at NAME.HOST."),
 )
 FOLDER = Path("reports", "rehearsal")
 
@@ -43,8 +47,8 @@ def workshop() -> None:
     """Prepare a workshop, watch it, and delete it."""
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call: those that were given, with what concerns JupyterLab as one."""
+def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the arguments of a call from the options that are set; JupyterLab's become one argument."""
     values = {key: value for key, value in options.items() if value is not None}
     jupyter, own_cluster = values.pop("jupyter"), values.pop("own_cluster")
     pod = {key: values.pop(key) for key in ("image", "host") if key in values}
@@ -56,13 +60,13 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.argument("attendees", nargs=-1, required=True)
 @CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; repeatable.")
-@click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
+@click.option("--scale", is_flag=True, help="Add missing nodes, after a confirmation of their price.")
 @YES
 @QUOTA
 def create(attendees: tuple[str, ...], **options: object) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
-    click.echo(verbs.create(many, **_given(options)))
+    click.echo(verbs.create(many, **_arguments(options)))
 
 
 @workshop.command()
@@ -70,10 +74,10 @@ def create(attendees: tuple[str, ...], **options: object) -> None:
 @CLUSTER
 @QUOTA
 def add(name: str, **options: object) -> None:
-    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
-    attendee = verbs.add(name, **_given(options))
+    """Create a namespace for NAME, and print the path of a kubeconfig for only that namespace."""
+    attendee = verbs.add(name, **_arguments(options))
     click.echo(attendee.kubeconfig)
-    click.echo(f"It works until {attendee.expires}. Anyone who has the file can use it.", err=True)
+    click.echo(f"It is valid until {attendee.expires}. Anyone who has the file can use it.", err=True)
 
 
 @workshop.command()
@@ -82,10 +86,10 @@ def add(name: str, **options: object) -> None:
 def status(cluster: str, output: str | None) -> None:
     """Show the notebook and cell of each attendee, and pods that fail and why."""
     show(output, verbs.status(cluster=cluster))
-    on = connect(cluster)
-    for line in on.overload():
+    workshop_cluster = connect(cluster)
+    for line in workshop_cluster.overload():
         click.echo(f"short of {line}", err=True)
-    for line in held_namespaces(on.kube):
+    for line in held_namespaces(workshop_cluster.kube):
         click.echo(line, err=True)
 
 
@@ -94,21 +98,29 @@ def status(cluster: str, output: str | None) -> None:
 def delete(cluster: str) -> None:
     """Delete the namespaces of all attendees; the cluster is kept."""
     verbs.delete(cluster=cluster)
-    click.echo("no attendees are left")
+    click.echo("all attendees are deleted")
 
 
 @workshop.command()
 @click.argument("notebooks", nargs=-1)
 @click.option(
-    "--provider", default="local", show_default=True, help="local, or existing: a cluster you have."
+    "--provider", default="local", show_default=True, help="local, or existing: a cluster of yours."
 )
-@click.option("--kubeconfig", type=click.Path(exists=True), help="For existing: by default kubectl's own.")
-@click.option("--nodes", type=int, help="Number of nodes, or of pods that train.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True),
+    help="Kubeconfig of an existing cluster; by default kubectl's own.",
+)
+@click.option("--nodes", type=int, help="Number of nodes, or of training pods.")
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
-@click.option("--attendees", type=int, help="Check --cluster for this number instead; no notebook is run.")
+@click.option(
+    "--attendees", type=int, help="Check --cluster for this number of attendees instead; no notebook is run."
+)
 @NAMED_CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; repeatable.")
-@click.option("--hours", default=4.0, show_default=True, help="Hours that they stay, for the price.")
+@click.option(
+    "--hours", default=4.0, show_default=True, help="Duration of the workshop in hours, for the price."
+)
 def rehearse(
     notebooks: tuple[str, ...],
     provider: str,
@@ -120,9 +132,9 @@ def rehearse(
     datasets: tuple[str, ...],
     hours: float,
 ) -> None:
-    """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
+    """Run NOTEBOOKS once, by default all, and print the duration of each; exit status 1 if one failed.
 
-    With --attendees, check instead that a cluster is ready for a workshop of many: capacity, images on the
+    With --attendees, check instead that a cluster is ready for a large workshop: capacity, images on the
     nodes, datasets, one training run, and the price.
     """
     if attendees is not None:

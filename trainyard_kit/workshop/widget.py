@@ -75,8 +75,8 @@ class WorkshopWatch(ObjectWatch):
         return {
             "attendees": len(statuses),
             "seen": len(now),
-            "run a cell": now.count(progress_reporter.RUNNING),
-            "in trouble": sum(bool(status.troubles) for status in statuses),
+            "running a cell": now.count(progress_reporter.RUNNING),
+            "with problems": sum(bool(status.troubles) for status in statuses),
         }
 
     def picture(self) -> Picture:
@@ -121,7 +121,7 @@ def _share(progress: NotebookPosition | None) -> float:
 
 
 def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
-    """Draw a row for each attendee and a box for each notebook, filled as far as they are."""
+    """Draw a row for each attendee with a bar for each notebook's progress."""
     columns, rows = shares(statuses)
     size = (2.2 + 0.75 * max(1, len(columns)), 0.8 + ROW * max(1, len(statuses)))
     figure = Figure(figsize=size, layout="constrained", facecolor=THEME.ground)
@@ -139,7 +139,9 @@ def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
     axes.tick_params(length=0, labelsize="small", colors=THEME.text)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
-    message = "green: finished, blue: on the way, red: a cell has failed"
-    axes.set_xlabel(message if columns else "no notebook was seen yet", fontsize="x-small", color=THEME.text)
+    message = "green: finished, blue: in progress, red: a cell failed"
+    axes.set_xlabel(
+        message if columns else "no notebook has reported yet", fontsize="x-small", color=THEME.text
+    )
     axes.set_title(title, loc="left", color=THEME.text)
     return figure

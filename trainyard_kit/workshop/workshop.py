@@ -1,7 +1,7 @@
-"""The verbs of a workshop: create, add, remove, list, watch and delete its attendees, several at a time.
+"""The verbs of a workshop: create, add, remove, list, watch and delete attendees, in parallel.
 
-Everything is found by its label, so a fresh kernel on another machine can list, add and delete. What one
-attendee has in the cluster is in `attendees`.
+Everything is found by its label, so a new kernel on another machine can list, add and delete. The objects
+of one attendee are in `attendees`.
 """
 
 import logging
@@ -40,9 +40,9 @@ class Workshop:
     """A workshop that `create` made.
 
     Attributes:
-        attendees: Everybody.
-        handout: A zip file with a folder for each: a kubeconfig, and a page that says what to do with it.
-        facts: What was made, and what needs attention.
+        attendees: All attendees.
+        handout: A zip file with a folder for each: a kubeconfig, and a page with instructions.
+        facts: What was created, and what needs attention.
     """
 
     attendees: tuple[Attendee, ...]
@@ -73,21 +73,21 @@ def create(
     Idempotent: called again, it continues where it stopped, and writes new kubeconfigs.
 
     Args:
-        attendees: How many, who are then called ``01``, ``02`` …; or their names.
+        attendees: Their number, with the names ``01``, ``02`` …; or their names.
         cluster: The cluster, or its name.
-        datasets: Which to have ready, read-only, in every namespace; with options of
+        datasets: Datasets to provide, read-only, in every namespace; with options of
             `prepare_dataset`, as ``{"cifar10": {"limit": 2000}}``.
         jupyter: ``kit.workshop.Jupyter()`` runs a JupyterLab in a pod for each, behind a token; by default
             their notebooks run on machines of their own, with the kubeconfig.
-        hours: How long the kubeconfigs work.
-        scale: Add the nodes that are missing, where the provider can: it shows their price, and asks.
-        confirm: That price is accepted without a question.
-        quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` of each.
+        hours: How long the kubeconfigs are valid.
+        scale: Add missing nodes, if the provider can, after a confirmation of their price.
+        confirm: Accept that price without a prompt.
+        quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` for each attendee.
 
     Raises:
-        BadInput: A name or a quantity cannot be used, or the cluster lacks an image; nothing was made.
-        NotConfirmed: The price of the nodes was not agreed to; nothing was made.
-        Rejected: This user may not make namespaces or admission policies.
+        BadInput: A name or a quantity is invalid, or the cluster lacks an image; nothing was created.
+        NotConfirmed: The price of the nodes was not confirmed; nothing was created.
+        Rejected: This user may not create namespaces or admission policies.
 
     Example:
         >>> kit.workshop.create(attendees=30, datasets=["mnist"], cluster="workshop")
@@ -146,10 +146,10 @@ def add(
     Idempotent: called again, it creates a new token and updates the quota.
 
     Args:
-        name: Of the attendee: a-z, 0-9 and -.
+        name: Name of the attendee: a-z, 0-9 and -.
         cluster: The cluster, or its name.
         jupyter: As for `create`.
-        hours: How long the kubeconfig works.
+        hours: How long the kubeconfig is valid.
         quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0``.
 
     Example:
@@ -195,10 +195,10 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
 
 @checked
 def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600) -> "WorkshopWatch":
-    """Show the table of `status` live, with a picture of everybody's progress.
+    """Show the table of `status` live, with a picture of all attendees' progress.
 
     Returns:
-        A watch, which shows itself; ``stop()`` ends it, ``save("workshop.png")`` writes its picture.
+        A watch, which displays itself; ``stop()`` ends it, ``save("workshop.png")`` writes its picture.
     """
     from trainyard_kit.workshop.widget import WorkshopWatch  # numpy and matplotlib take half a second
 
@@ -210,15 +210,15 @@ def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 6
 def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """Delete every attendee's namespace with all that is in it, their kubeconfigs, and the staged datasets.
 
-    Idempotent. The cluster stays, and so does all that is not the workshop's.
+    Idempotent. The cluster stays, and so do all other objects.
 
     Returns:
-        The attendees that are left: none.
+        The remaining attendees: an empty table.
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
     kube = on.kube
     names = [namespace["metadata"]["labels"][LABEL] for namespace in kube.get_all("Namespace", labels=LABEL)]
-    for attendee in names:  # all get the signal at once; what takes long is waiting
+    for attendee in names:  # all end at the same time; waiting takes longest
         kube.delete("Namespace", attendees.namespace_of(attendee))
     _at_once(lambda name: _remove(on, name), names, title="workshop", verb="left")
     attendees.delete_volumes(kube)  # of those whose namespace was gone before
@@ -287,7 +287,7 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
     """Call ``work`` for each name in a thread pool; results in the order of the names."""
 
     def quietly(name: str) -> Result:
-        with shown_elsewhere():  # a thread's output would land in somebody's cell
+        with shown_elsewhere():  # a thread's output would appear in another cell
             return work(name)
 
     with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
