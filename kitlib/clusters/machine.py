@@ -31,7 +31,7 @@ CALLS = {
     "list": "kit.list_clusters()",
     "start": 'kit.connect("{0}", start=True)',
 }
-VERB = re.compile(r"`python -m localkube ([\w-]+) ?([^`]*)`")
+VERB = re.compile(r"`python -m localkube ([\w-]{1,40}) ?([^`]{0,200})`")
 COMMANDS = {"image-store": "images", "get-images": "images get"}
 VERBS = 1  # the version of the verbs and their answers; `localkube.__main__` has the same
 STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not end
