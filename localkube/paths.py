@@ -68,7 +68,7 @@ def private_opener(path: str, flags: int) -> int:
 
 def unwritable(path: Path, error: OSError) -> LocalClusterError:
     """Create the error for a ``path`` that cannot be written."""
-    return no_room(path, full_disk(path) or f"cannot write: {error.strerror}")
+    return no_room(path, full_disk(path) or f"cannot write: {error.strerror or error}")
 
 
 @contextlib.contextmanager

@@ -374,10 +374,18 @@ def copy_kit(target: Path, environment: Iterable[str]) -> None:
     target.chmod(0o755)
     for name in KIT:
         if (CHECKOUT / name).is_dir():
-            shutil.copytree(CHECKOUT / name, target / name, symlinks=True, ignore=_private)
+            shutil.copytree(
+                CHECKOUT / name, target / name, symlinks=True, ignore=_private, copy_function=_copy
+            )
     for place in map(Path, environment):
         if place != CHECKOUT and place.is_relative_to(CHECKOUT) and not place.is_file():
             (target / place.relative_to(CHECKOUT)).mkdir(parents=True, exist_ok=True)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file, unless it has gone: another Python renames what it has just compiled."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def _private(directory: str, names: list[str]) -> set[str]:
@@ -385,7 +393,11 @@ def _private(directory: str, names: list[str]) -> set[str]:
     is_closed, hidden = not os.stat(directory).st_mode & stat.S_IROTH, set()
     for name in names:
         path = os.path.join(directory, name)
-        mode = os.lstat(path).st_mode
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            hidden.add(name)
+            continue
         is_own = not mode & stat.S_IROTH and not is_closed and not name.endswith(".pyc")
         is_shown = stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not is_own)
         if not stat.S_ISLNK(mode) and not (is_shown and os.access(path, os.R_OK)):

@@ -52,7 +52,7 @@ def own_state(tmp_path, monkeypatch, local_cluster):
     local_cluster.kubectl_command()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(existing, "_process", {})
-    monkeypatch.setattr(existing, "_here", type(existing._here)())
+    monkeypatch.setattr(existing, "_thread", type(existing._thread)())
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_files_of_kubeconfig_are_merged_as_kubectl_does(namespaces, kubeconfig, 
 def test_the_command_line_has_the_namespace_of_the_connection(namespaces, kubeconfig):
     ExistingCluster("lab", kubeconfig=kubeconfig(), namespace="ada").remembered()
     existing._process.clear()
-    existing._here.options = {}
+    existing._thread.options = {}
     path = CliRunner().invoke(main.main, ["cluster", "kubeconfig", "--path", "lab"]).stdout.strip()
     assert yaml.safe_load(Path(path).read_text())["contexts"][0]["context"]["namespace"] == "ada"
     assert Path(path).stat().st_mode & 0o777 == 0o600
@@ -206,6 +206,6 @@ def test_another_kernels_use_of_a_name_is_told(namespaces, kubeconfig, caplog):
     path = kubeconfig()
     ExistingCluster("lab", kubeconfig=path, namespace="ada").remembered()
     existing._process.clear()
-    existing._here.options = {}
+    existing._thread.options = {}
     ExistingCluster("lab", kubeconfig=path, namespace="bob").remembered()
     assert 'has led to namespace "ada"' in caplog.text

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import site
 import socket
 import subprocess
@@ -66,6 +67,26 @@ def test_a_checkout_that_is_closed_to_others_as_a_whole_is_shown(checkout, tmp_p
     copy = tmp_path_factory.mktemp("cluster") / "kit"
     preparation.copy_kit(copy, [])
     assert (copy / "trainers" / "ddp.py").exists()
+
+
+@pytest.mark.parametrize("call", ["lstat", "copy2"])
+def test_a_file_that_another_python_renames_during_the_copy_is_left_out(tmp_path, monkeypatch, call):
+    place = tmp_path / "checkout" / preparation.KIT[0]
+    place.mkdir(parents=True)
+    temporary, module = place / "a.pyc.1234", place / "a.py"
+    temporary.touch(), module.touch()
+    owner = os if call == "lstat" else shutil
+    original = getattr(owner, call)
+
+    def rename_before(path, *others, **options):
+        if str(path) == str(temporary):
+            temporary.unlink(missing_ok=True)
+        return original(path, *others, **options)
+
+    monkeypatch.setattr(owner, call, rename_before)
+    monkeypatch.setattr(preparation, "CHECKOUT", tmp_path / "checkout")
+    preparation.copy_kit(tmp_path / "copy", [])
+    assert [path.name for path in (tmp_path / "copy" / preparation.KIT[0]).iterdir()] == ["a.py"]
 
 
 def test_no_secret_of_the_users_is_handed_on(monkeypatch):
