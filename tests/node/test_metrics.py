@@ -119,7 +119,10 @@ def test_who_installs_another_metrics_server_keeps_it_and_the_kubelet(cluster):
     spec |= {"insecureSkipTLSVerify": True, "service": {"name": "metrics-server", "namespace": "kube-system"}}
     published = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "spec": spec}
     published["metadata"] = {"name": "v1beta1.metrics.k8s.io"}
-    log, kept = cluster.root / "logs" / "kubelet.log", "apiservices/v1beta1.metrics.k8s.io has another manager"
+    log, kept = (
+        cluster.root / "logs" / "kubelet.log",
+        "apiservices/v1beta1.metrics.k8s.io has another manager",
+    )
     created = ("wait", "apiservice/v1beta1.metrics.k8s.io", "--for=create", "--timeout=120s")
     cluster.kubectl(*created)
     try:
