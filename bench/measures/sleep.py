@@ -28,7 +28,11 @@ def measure(lab: Lab) -> list[Result]:
         for _ in range(lab.rounds):
             lab.report("waiting until the cluster sleeps")
             end = time.monotonic() + PATIENCE
-            while not paths.asleep.exists() and time.monotonic() < end:
+            while not paths.asleep.exists():
+                if time.monotonic() > end:
+                    raise AssertionError(
+                        f"the cluster was awake for {PATIENCE} s; its supervisor's log says why"
+                    )
                 time.sleep(0.1)
             window = QUICK_WINDOW_SECONDS if lab.quick else WINDOW_SECONDS
             percents.append(sum(usage(processes_of(cluster), seconds=window).percent.values()))

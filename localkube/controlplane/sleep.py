@@ -14,7 +14,6 @@ import json
 import logging
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
@@ -22,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_path import api_path
+from localkube.controlplane.certificates import client_tls
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-MARK = "asleep"
 LOOKS, MOST = 5, 500  # in the time after which it sleeps, and the objects that one reads of a resource
 LIVING = "&fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
 # Its node controller takes a node for lost whose kubelet has been silent (``components.NODE_GRACE``). So it
 # goes on last, when all nodes have reported: it reads the new status, at the latest when its own is refused.
 JUDGE = "kube-controller-manager"
-FRESH_SECONDS, POLL_SECONDS, ANSWER_SECONDS = 10.0, 0.02, 5.0
+FRESH_SECONDS, ANSWER_SECONDS = 10, 5.0
 OWN_PODS = ("kube-dns", "kube-proxy", "metrics-server")
 
 Object = Mapping[str, Any]
@@ -90,6 +89,17 @@ def _reported(node: Object, *, since: float = 0.0) -> bool:
     )
 
 
+def _list(connection: http.client.HTTPConnection, resource: str) -> Object:
+    """Read a collection of objects."""
+    query = f"?limit={MOST}" + LIVING * (resource == "v1/pods")
+    connection.request("GET", api_path(resource) + query)
+    answer = connection.getresponse()
+    content: Object = json.loads(answer.read())
+    if answer.status != 200 or content["metadata"].get("continue"):
+        raise ConnectionError(f"{resource}: {answer.status}, or more than {MOST}")
+    return content
+
+
 class Sleep:
     """Stops a cluster's programs, and lets them go on; of the supervisor's loop.
 
@@ -110,7 +120,7 @@ class Sleep:
         send: Send,
         connect: Callable[[], Awaitable[socket.socket]],
     ) -> None:
-        self._mark, self._pki, self._seconds = root / MARK, root / "pki", seconds
+        self._mark, self._pki, self._seconds = root / "asleep", root / "pki", seconds
         self._static = root / "static-pods"
         self._programs, self._send, self._connect = programs, send, connect
         self._clients, self._busy = 0, 0.0
@@ -157,30 +167,18 @@ class Sleep:
             return f"the API server does not answer: {error}"
 
     def _look(self, sock: socket.socket) -> str:
-        get = self._reader(sock)
+        connection = self._open(sock, seconds=ANSWER_SECONDS)
         for resource, is_wakeful in WAKEFUL.items():
-            if any(map(is_wakeful, get(resource))):
+            if any(map(is_wakeful, _list(connection, resource)["items"])):
                 return resource
         return ""
 
-    def _reader(self, sock: socket.socket) -> Callable[[str], list[Object]]:
-        """Read collections of objects as an administrator, through one connection."""
-        tls = ssl.create_default_context(cafile=str(self._pki / "ca.crt"))
-        tls.load_cert_chain(self._pki / "admin.crt", self._pki / "admin.key")
-        sock.settimeout(ANSWER_SECONDS)
+    def _open(self, sock: socket.socket, *, seconds: float) -> http.client.HTTPConnection:
+        """Speak HTTP as an administrator through a connection, at whose silence of so long it fails."""
+        sock.settimeout(seconds)
         connection = http.client.HTTPConnection("localhost")
-        connection.sock = tls.wrap_socket(sock, server_hostname="localhost")
-
-        def get(resource: str) -> list[Object]:
-            query = f"?limit={MOST}" + LIVING * (resource == "v1/pods")
-            connection.request("GET", api_path(resource) + query)
-            answer = connection.getresponse()
-            content = json.loads(answer.read())
-            if answer.status != 200 or content["metadata"].get("continue"):
-                raise ConnectionError(f"{resource}: {answer.status}, or more than {MOST}")
-            return content["items"]
-
-        return get
+        connection.sock = client_tls(self._pki).wrap_socket(sock, server_hostname="localhost")
+        return connection
 
     async def _stop(self) -> None:
         async with self._turn:
@@ -211,17 +209,26 @@ class Sleep:
         try:
             with contextlib.closing(await self._connect()) as sock:
                 await asyncio.to_thread(self._wait_for_nodes, sock, since)
-        except (OSError, http.client.HTTPException, RuntimeCallError, RuntimeExited) as error:
+        except (OSError, ValueError, http.client.HTTPException, RuntimeCallError, RuntimeExited) as error:
             log.warning("whether the nodes are there cannot be read: %s", error)
         await self._signal([JUDGE], signal.SIGCONT)
 
     def _wait_for_nodes(self, sock: socket.socket, since: float) -> None:
-        get, deadline = self._reader(sock), time.monotonic() + FRESH_SECONDS
-        while not all(_reported(node, since=since) for node in get("v1/nodes")):
-            if time.monotonic() > deadline:
-                log.warning("not every node has reported after %g s", FRESH_SECONDS)
-                return
-            time.sleep(POLL_SECONDS)
+        connection = self._open(sock, seconds=FRESH_SECONDS)
+        nodes = _list(connection, "v1/nodes")
+        late = {node["metadata"]["name"] for node in nodes["items"] if not _reported(node, since=since)}
+        version = nodes["metadata"]["resourceVersion"]
+        query = f"?watch=1&timeoutSeconds={FRESH_SECONDS}&resourceVersion={version}"
+        connection.request("GET", api_path("v1/nodes") + query)
+        watch = connection.getresponse()
+        while late and (line := watch.readline()):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                break
+            if event["type"] == "DELETED" or _reported(event["object"], since=since):
+                late.discard(event["object"]["metadata"]["name"])
+        if late:
+            log.warning("nodes have not reported after %d s: %s", FRESH_SECONDS, ", ".join(sorted(late)))
 
     async def _signal(self, programs: list[str], number: int) -> None:
         for program in programs:

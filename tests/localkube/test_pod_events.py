@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from localkube.kubelet.pods.pod import events, resize
-from localkube.kubelet.pods.pod.actions import Actuate, Allocate, Delete, Event, Report, Stop
+from localkube.kubelet.pods.pod.actions import Actuate, Allocate, Delete, EmitEvent, ReportStatus, Stop
 from localkube.kubelet.pods.pod.record import Container
 from localkube.kubelet.status.container_state import ContainerExit, ContainerRecord
 
@@ -50,7 +50,7 @@ ROWS = {
         record(),
         partial(events.evicted, message="too much"),
         {"stopping": True, "override": ("Failed", "Evicted", "too much")},
-        [Event("Evicted", "too much", warning=True), Stop(1.0)],
+        [EmitEvent("Evicted", "too much", warning=True), Stop(1.0)],
     ),
     "a pod that ends is not evicted": (record(stopping=True), partial(events.evicted, message=""), {}, []),
     "the first reason to stop counts": (
@@ -63,7 +63,7 @@ ROWS = {
         record(),
         partial(events.rejected, reason="OutOfcpu", message="no cpu"),
         {"rejected": True, "override": ("Failed", "OutOfcpu", "Pod was rejected: no cpu")},
-        [Event("OutOfcpu", "no cpu", warning=True)],
+        [EmitEvent("OutOfcpu", "no cpu", warning=True)],
     ),
     "a deletion has its grace period": (
         record(),
@@ -87,13 +87,13 @@ ROWS = {
         record(run()),
         partial(events.observed, pod=pod()),
         {},
-        [Report()],
+        [ReportStatus()],
     ),
     "a start that an image delays is tried again": (
         record(),
         partial(events.refused, name="main", reason="ErrImagePull", message="no app", permanent=False),
         {"state": WAITING, "refusals": 1},
-        [Event("Failed", "Error: ErrImagePull", warning=True, about=ABOUT), Report()],
+        [EmitEvent("Failed", "Error: ErrImagePull", warning=True, about=ABOUT), ReportStatus()],
     ),
     "the same back-off of an image is reported once": (
         record({"state": replace(WAITING, reason="ImagePullBackOff")}),
@@ -105,25 +105,25 @@ ROWS = {
         record({"refusals": 3}),
         partial(events.refused, name="main", reason="CreateContainerConfigError", message="503"),
         {"state": ContainerRecord("main", "waiting", "CreateContainerConfigError", "503")},
-        [Event("Failed", "Error: 503", warning=True, about=ABOUT), Report()],
+        [EmitEvent("Failed", "Error: 503", warning=True, about=ABOUT), ReportStatus()],
     ),
     "a container without a startup probe has started with its process": (
         record(run(state=None, refusals=2, resizing=True)),
         partial(events.running, name="main", state=RUNNING, hook_done=True),
         {"state": replace(RUNNING, started=True, ready=True), "refusals": 0, "resizing": False},
-        [Actuate(), Report()],
+        [Actuate(), ReportStatus()],
     ),
     "one with probes waits for them": (
         record(run(state=None), main={"startupProbe": {"exec": {}}}),
         partial(events.running, name="main", state=RUNNING, hook_done=True),
         {"state": RUNNING},
-        [Actuate(), Report()],
+        [Actuate(), ReportStatus()],
     ),
     "a run of another image is replaced": (
         record(run(state=None), main=NEW),
         partial(events.running, name="main", state=RUNNING, hook_done=False),
         {"state": RUNNING, "replaced": True},
-        [Stop(20, "main", "Container main definition changed, will be restarted"), Actuate(), Report()],
+        [Stop(20, "main", "Container main definition changed, will be restarted"), Actuate(), ReportStatus()],
     ),
     "a changed image ends back-off and run": (
         record(run(crashes=4, refusals=2)),
@@ -163,7 +163,7 @@ ROWS = {
         record(run(exited=True)),
         end(1),
         OVER | {"state": ended(1, reason="Error")},
-        [Report("u.main.0")],
+        [ReportStatus("u.main.0")],
     ),
     "the end of a run that is replaced is reported with the next one's state": (
         record(run(exited=True, replaced=True)),
@@ -211,7 +211,7 @@ ROWS = {
         record({"state": ended(7)}, main={"restartPolicyRules": [ON_7]}),
         partial(events.run_over, name="main"),
         {"restarting": True, "is_due": True},
-        [Report(), Stop(0, "main")],
+        [ReportStatus(), Stop(0, "main")],
     ),
 }
 FIELDS = {*Container.__dataclass_fields__}
@@ -233,8 +233,8 @@ def test_the_second_end_in_a_row_has_a_back_off():
     after, actions = events.run_over(record({"state": ended(1), "crashes": 1, "reported": RUNNING}), "main")
     main = after.containers["main"]
     assert (main.state.reason, main.delay, main.crashes, main.reported) == ("CrashLoopBackOff", 10.0, 2, None)
-    event = Event("BackOff", "Back-off restarting failed container main", warning=True, about=ABOUT)
-    assert actions == [event, Report(), Report(ended="u.main.0")]
+    event = EmitEvent("BackOff", "Back-off restarting failed container main", warning=True, about=ABOUT)
+    assert actions == [event, ReportStatus(), ReportStatus(ended="u.main.0")]
 
 
 def test_a_pod_is_quiet_once_what_its_containers_wrote_is_gone():
@@ -265,7 +265,7 @@ def test_a_resize_waits_for_room_is_allocated_and_completed():
     failed, actions = resize.failed(started, "too little")
     assert kinds(actions) == ["ResizeError", "Report"]
     assert kinds(resize.failed(failed, "too little")[1]) == ["Report"]
-    assert resize.tried(failed, done=False) == (failed, [Report()])
+    assert resize.tried(failed, done=False) == (failed, [ReportStatus()])
     completed, actions = resize.tried(failed, done=True)
     assert (completed.resizes, kinds(actions)) == ({}, ["ResizeCompleted", "Report"])
 
@@ -275,4 +275,4 @@ def test_a_resize_that_is_taken_back_is_none():
         record(main=cpu("1")), pod({"generation": 2}, main=cpu("2")), shortage="no cpu"
     )
     after, actions = events.specified(waiting, pod({"generation": 3}, main=cpu("1")), shortage=None)
-    assert (after.resizes, actions) == ({}, [Report(), Actuate()])
+    assert (after.resizes, actions) == ({}, [ReportStatus(), Actuate()])

@@ -7,14 +7,14 @@ from localkube.kubelet.pods.pod.record import PodRecord
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportStatus:
     """Report the status soon; ``ended`` is the identity of a container whose exit is in it."""
 
     ended: str | None = None
 
 
 @dataclass(frozen=True)
-class Event:
+class EmitEvent:
     """Issue an Event for the pod; ``about`` is the path of the container that it is about."""
 
     reason: str
@@ -52,5 +52,5 @@ class Actuate:
     """Continue a resize: a container has ended, or started."""
 
 
-Action = Report | Event | Stop | Delete | Allocate | Actuate
+Action = ReportStatus | EmitEvent | Stop | Delete | Allocate | Actuate
 Change = tuple[PodRecord, list[Action]]

@@ -17,7 +17,7 @@ from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.container_spec import ContainerStart
 from localkube.kubelet.pods.pod import events
-from localkube.kubelet.pods.pod.actions import Event
+from localkube.kubelet.pods.pod.actions import EmitEvent
 from localkube.kubelet.pods.pod.driver import PodDriver
 from localkube.kubelet.pods.pod.record import Container, PodRecord
 from localkube.kubelet.pods.pod.resize import changed
@@ -251,7 +251,7 @@ class ContainerWorker:
 
     def event(self, reason: str, message: str, *, warning: bool = False) -> None:
         about = f"spec.{self.container.kind}{{{self.name}}}"
-        self._pod.perform(Event(reason, message, warning=warning, about=about))
+        self._pod.perform(EmitEvent(reason, message, warning=warning, about=about))
 
     def _stop_probes(self, *kinds: str) -> None:
         if self._probes:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from localkube.kubelet.pods.pod import resize
-from localkube.kubelet.pods.pod.actions import Action, Actuate, Change, Delete, Event, Report, Stop
+from localkube.kubelet.pods.pod.actions import Action, Actuate, Change, Delete, EmitEvent, ReportStatus, Stop
 from localkube.kubelet.pods.pod.record import Container, Object, Outcome, PodRecord
 from localkube.kubelet.status import container_state, restart_policy
 from localkube.kubelet.status.conditions import is_ready
@@ -54,7 +54,7 @@ def observed(record: PodRecord, pod: Object) -> Change:
     is_unready = pod["spec"].get("readinessGates") or not is_ready(pod)
     runs = any(container.process for container in record.containers.values())
     if not record.finished and (is_outdated or (runs and is_unready)):
-        actions.append(Report())
+        actions.append(ReportStatus())
     if is_deleted and (record.deletion_grace is None or grace < record.deletion_grace):
         record = replace(record, deletion_grace=grace)
         actions.append(Delete(grace))
@@ -90,7 +90,7 @@ def specified(record: PodRecord, desired: Object, *, shortage: str | None) -> Ch
 
 def rejected(record: PodRecord, reason: str, message: str) -> Change:
     outcome = ("Failed", reason, f"Pod was rejected: {message}")
-    return replace(record, rejected=True, override=outcome), [Event(reason, message, warning=True)]
+    return replace(record, rejected=True, override=outcome), [EmitEvent(reason, message, warning=True)]
 
 
 def restored(record: PodRecord, address: str | None, states: Mapping[str, ContainerRecord]) -> Change:
@@ -114,7 +114,7 @@ def evicted(record: PodRecord, message: str) -> Change:
     if record.stopping:
         return record, []
     record, _ = stopped(record, (*EVICTED, message))
-    return record, [Event("Evicted", message, warning=True), Stop(EVICTION_GRACE_SECONDS)]
+    return record, [EmitEvent("Evicted", message, warning=True), Stop(EVICTION_GRACE_SECONDS)]
 
 
 # All containers but ephemeral ones start again, as if they had never run.
@@ -125,7 +125,7 @@ def _restart_all(record: PodRecord) -> Change:
     names = [name for name, entry in record.containers.items() if entry.kind != EPHEMERAL]
     for name in names:
         record = record.with_container(name, is_due=True)
-    return replace(record, restarting=True), [Report(), *(Stop(0, name) for name in names)]
+    return replace(record, restarting=True), [ReportStatus(), *(Stop(0, name) for name in names)]
 
 
 def removed(record: PodRecord) -> Change:
@@ -133,7 +133,7 @@ def removed(record: PodRecord) -> Change:
     for name, entry in record.containers.items():
         if entry.state and entry.kind != EPHEMERAL:
             record = record.with_container(name, state=restart_policy.removed_to_restart(entry.state))
-    return record, [Report()]
+    return record, [ReportStatus()]
 
 
 # A container's start.
@@ -157,7 +157,7 @@ def refused(
         return _settled(record, name, waiting)
     what = reason if reason in container_state.IMAGE_REASONS else message
     error = _event(record, name, "Failed", f"Error: {what}")
-    return _settled(record, name, waiting, error, Report())
+    return _settled(record, name, waiting, error, ReportStatus())
 
 
 def failed(record: PodRecord, name: str, identity: str, message: str, *, now: float) -> Change:
@@ -166,7 +166,7 @@ def failed(record: PodRecord, name: str, identity: str, message: str, *, now: fl
     image, state = container_state.HOST_IMAGE, ContainerRecord(name, "terminated", "StartError", message)
     state = replace(state, started_at=now, finished_at=now, exit_code=START_FAILED)
     state = replace(state, restart_count=count, last=last, container_id=identity, image_id=image)
-    return _settled(record, name, state, _event(record, name, "Failed", f"Error: {message}"), Report())
+    return _settled(record, name, state, _event(record, name, "Failed", f"Error: {message}"), ReportStatus())
 
 
 def attached(record: PodRecord, name: str, identity: str, *, exited: bool) -> Change:
@@ -184,14 +184,16 @@ def running(record: PodRecord, name: str, state: ContainerRecord, *, hook_done: 
         state = replace(state, started=started, ready=ready)
     record, actions = _settled(record.with_container(name, resizing=False, refusals=0), name, state)
     record, stops = _check_image(record, name)
-    return record, [*stops, *actions, Actuate(), Report()]
+    return record, [*stops, *actions, Actuate(), ReportStatus()]
 
 
-def _settled(record: PodRecord, name: str, state: ContainerRecord, *actions: Event | Report) -> Change:
+def _settled(
+    record: PodRecord, name: str, state: ContainerRecord, *actions: EmitEvent | ReportStatus
+) -> Change:
     """Set its state; the run before it is reported no longer."""
     before = record.containers[name].reported
     record = record.with_container(name, state=state, reported=None)
-    return record, [*actions, *([Report(ended=before.container_id)] if before else [])]
+    return record, [*actions, *([ReportStatus(ended=before.container_id)] if before else [])]
 
 
 # Its run.
@@ -200,7 +202,7 @@ def _settled(record: PodRecord, name: str, state: ContainerRecord, *actions: Eve
 def probed(record: PodRecord, name: str, *, started: bool, ready: bool) -> Change:
     state = record.containers[name].state
     assert state is not None
-    return record.with_container(name, state=replace(state, started=started, ready=ready)), [Report()]
+    return record.with_container(name, state=replace(state, started=started, ready=ready)), [ReportStatus()]
 
 
 def unhealthy(record: PodRecord, name: str, kind: str) -> Change:
@@ -266,7 +268,7 @@ def ended(
     state = container_state.ended(entry.state, result, message=message, out_of_memory=out_of_memory)
     record = record.with_container(name, state=state, reported=reported, process="", exited=False)
     record = replace(record, clearing=record.clearing + 1)
-    return record, [] if reported else [Report(ended=state.container_id)]
+    return record, [] if reported else [ReportStatus(ended=state.container_id)]
 
 
 def run_over(record: PodRecord, name: str) -> Change:
@@ -296,8 +298,8 @@ def _back_off(record: PodRecord, name: str, state: ContainerRecord) -> Change:
         waiting = replace(waiting, reason="ContainerCreating", message="")
         return record.with_container(name, state=waiting), []
     event = _event(record, name, "BackOff", f"Back-off restarting failed container {name}")
-    return _settled(record, name, waiting, event, Report())
+    return _settled(record, name, waiting, event, ReportStatus())
 
 
-def _event(record: PodRecord, name: str, reason: str, message: str) -> Event:
-    return Event(reason, message, warning=True, about=f"spec.{record.containers[name].kind}{{{name}}}")
+def _event(record: PodRecord, name: str, reason: str, message: str) -> EmitEvent:
+    return EmitEvent(reason, message, warning=True, about=f"spec.{record.containers[name].kind}{{{name}}}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from localkube.kubelet.pods.pod.actions import Action, Allocate, Change, Event, Report
+from localkube.kubelet.pods.pod.actions import Action, Allocate, Change, EmitEvent, ReportStatus
 from localkube.kubelet.pods.pod.record import PodRecord
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.resources.allocation import requests
@@ -64,7 +64,7 @@ def evaluate(record: PodRecord, shortage: str | None) -> Change:
             started = {IN_PROGRESS: _condition(IN_PROGRESS, "", "", generation)}
             record = replace(record, allocated={**record.allocated, **_desired(pod)}, resizes=started)
             actions += [_event(pod, "ResizeStarted", "Pod resize started", generation), Allocate(requested)]
-    return record, actions if record.resizes == before else [*actions, Report()]
+    return record, actions if record.resizes == before else [*actions, ReportStatus()]
 
 
 def failed(record: PodRecord, message: str) -> Change:
@@ -74,20 +74,20 @@ def failed(record: PodRecord, message: str) -> Change:
     if condition.get("reason") != ERROR:
         actions.append(_event(record.pod, "ResizeError", "Pod resize error", generation, message))
     condition = _condition(IN_PROGRESS, ERROR, message, generation)
-    return replace(record, resizes={**record.resizes, IN_PROGRESS: condition}), [*actions, Report()]
+    return replace(record, resizes={**record.resizes, IN_PROGRESS: condition}), [*actions, ReportStatus()]
 
 
 def tried(record: PodRecord, *, done: bool) -> Change:
     """The containers have what they were allocated, or one is started again for it."""
     if not done:
-        return record, [Report()]
+        return record, [ReportStatus()]
     generation = record.resizes[IN_PROGRESS].get("observedGeneration")
     event = _event(record.pod, "ResizeCompleted", "Pod resize completed", generation)
     rest = {kind: condition for kind, condition in record.resizes.items() if kind != IN_PROGRESS}
-    return replace(record, resizes=rest), [event, Report()]
+    return replace(record, resizes=rest), [event, ReportStatus()]
 
 
-def _event(pod: Object, reason: str, title: str, generation: int | None, error: str = "") -> Event:
+def _event(pod: Object, reason: str, title: str, generation: int | None, error: str = "") -> EmitEvent:
     summary: dict[str, Any] = {}
     for kind, container in containers(pod):
         if kind != EPHEMERAL:
@@ -95,7 +95,7 @@ def _event(pod: Object, reason: str, title: str, generation: int | None, error: 
             summary.setdefault(kind, []).append({"name": container["name"], "resources": resources})
     summary |= {"generation": generation} | ({"error": error} if error else {})
     text = json.dumps(summary, separators=(",", ":"))
-    return Event(reason, f"{title}: {text}", warning=bool(error))
+    return EmitEvent(reason, f"{title}: {text}", warning=bool(error))
 
 
 def _desired(pod: Object) -> dict[str, Object]:

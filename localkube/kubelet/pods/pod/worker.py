@@ -25,7 +25,15 @@ from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.pods.mirror_pods import is_mirror, with_status
 from localkube.kubelet.pods.network_files import HostnameError
 from localkube.kubelet.pods.pod import events, resize
-from localkube.kubelet.pods.pod.actions import Action, Actuate, Allocate, Delete, Event, Report, Stop
+from localkube.kubelet.pods.pod.actions import (
+    Action,
+    Actuate,
+    Allocate,
+    Delete,
+    EmitEvent,
+    ReportStatus,
+    Stop,
+)
 from localkube.kubelet.pods.pod.container_worker import ContainerWorker
 from localkube.kubelet.pods.pod.driver import PodDriver
 from localkube.kubelet.pods.pod.record import Outcome
@@ -100,9 +108,9 @@ class PodWorker(PodDriver):
 
     def perform(self, action: Action) -> None:
         match action:
-            case Report(identity):
+            case ReportStatus(identity):
                 self._reports.soon(ended=identity)
-            case Event(reason, message, warning, about):
+            case EmitEvent(reason, message, warning, about):
                 self.node.events.record(self.pod, reason, message, warning=warning, field=about)
             case Stop(grace, "", _):
                 self.in_background(self.stop(grace=grace))
@@ -223,7 +231,7 @@ class PodWorker(PodDriver):
                 self.apply(events.rejected, *refused)
             elif self.pod.get("status", {}).get("phase") not in TERMINAL:
                 if broken := stalled(self._starting.stalls.get(self.uid, 0)):
-                    self.perform(Event(*broken[1:], warning=True))
+                    self.perform(EmitEvent(*broken[1:], warning=True))
                     await self.stop(grace=events.EVICTION_GRACE_SECONDS, override=broken)
                 deadline = self.in_background(self._watch_deadline())
                 await self._sync_with_retry()
@@ -450,4 +458,4 @@ class PodWorker(PodDriver):
         }
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self.perform(Event(reason, message, warning=warning))
+        self.perform(EmitEvent(reason, message, warning=warning))
