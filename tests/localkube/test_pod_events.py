@@ -247,27 +247,27 @@ def cpu(limit):
 
 
 def kinds(actions):
-    return [action.reason if isinstance(action, Event) else type(action).__name__ for action in actions]
+    return [action.reason if isinstance(action, EmitEvent) else type(action).__name__ for action in actions]
 
 
 def test_a_resize_waits_for_room_is_allocated_and_completed():
     desired = pod({"generation": 2}, main=cpu("2"))
     before = record(main=cpu("1"))
     waiting, actions = events.specified(before, desired, shortage="no cpu")
-    assert kinds(actions) == ["ResizeDeferred", "Allocate", "Report", "Actuate"]
+    assert kinds(actions) == ["ResizeDeferred", "Allocate", "ReportStatus", "Actuate"]
     assert actions[1] == Allocate(actions[1].requested, is_deferred=True)
     assert waiting.resizes[resize.PENDING]["message"] == "no cpu"
     assert waiting.pod["spec"] == before.pod["spec"], "its containers keep to what is allocated"
     assert kinds(events.specified(waiting, desired, shortage="no cpu")[1]) == ["Allocate", "Actuate"]
     started, actions = events.specified(waiting, desired, shortage=None)
-    assert kinds(actions) == ["ResizeStarted", "Allocate", "Report", "Actuate"]
+    assert kinds(actions) == ["ResizeStarted", "Allocate", "ReportStatus", "Actuate"]
     assert started.pod["spec"] == desired["spec"]
     failed, actions = resize.failed(started, "too little")
-    assert kinds(actions) == ["ResizeError", "Report"]
-    assert kinds(resize.failed(failed, "too little")[1]) == ["Report"]
+    assert kinds(actions) == ["ResizeError", "ReportStatus"]
+    assert kinds(resize.failed(failed, "too little")[1]) == ["ReportStatus"]
     assert resize.tried(failed, done=False) == (failed, [ReportStatus()])
     completed, actions = resize.tried(failed, done=True)
-    assert (completed.resizes, kinds(actions)) == ({}, ["ResizeCompleted", "Report"])
+    assert (completed.resizes, kinds(actions)) == ({}, ["ResizeCompleted", "ReportStatus"])
 
 
 def test_a_resize_that_is_taken_back_is_none():
