@@ -14,7 +14,7 @@ _RESOURCE = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[a-z]+")
 _LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _SUBRESOURCES = ("", "status", "token", "scale")
-MOST_CHARACTERS, MOST_IN_NAMESPACE, SHOWN = 253, 63, 80
+MAX_CHARACTERS, MAX_IN_NAMESPACE, SHOWN = 253, 63, 80
 # Its names are path segments: ``system:node-proxier`` is one.
 RBAC = "rbac.authorization.k8s.io"
 
@@ -38,14 +38,14 @@ def api_path(
     version, _, plural = resource.rpartition("/")
     parts = ["", "apis" if "/" in version else "api", version]
     if namespace is not None:
-        parts += ["namespaces", _valid(namespace, most=MOST_IN_NAMESPACE)]
+        parts += ["namespaces", _valid(namespace, most=MAX_IN_NAMESPACE)]
     parts.append(plural)
     if name is not None:
         parts.append(_valid(name, is_subdomain=not resource.startswith(RBAC)))
     return "/".join((*parts, subresource) if subresource else parts)
 
 
-def _valid(name: str, *, most: int = MOST_CHARACTERS, is_subdomain: bool = True) -> str:
+def _valid(name: str, *, most: int = MAX_CHARACTERS, is_subdomain: bool = True) -> str:
     """Check a name, and escape it."""
     if problem := _problem(name, most, is_subdomain):
         shown = json.dumps(name if len(name) <= SHOWN else f"{name[:SHOWN]}…", ensure_ascii=False)

@@ -17,8 +17,8 @@ from localkube.kubelet.resources.cgroups import PIDS_LIMIT
 from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import TRANSITION_SECONDS, parse_thresholds
 
-MOST_NODES = 100
-LEAST_PIDS = 256
+MAX_NODES = 100
+MIN_PIDS = 256
 MODES = ("auto", "namespaces", "plain")
 MEMORY_SHARE = 0.9
 # As in the examples of Kueue and Topograph; a kubelet may not set labels of kubernetes.io.
@@ -84,11 +84,11 @@ class ClusterSpec:
     token_webhook: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= MOST_NODES:
+        if not 1 <= self.nodes <= MAX_NODES:
             raise LocalClusterError(
-                f"a local cluster has 1 to {MOST_NODES} nodes, not {self.nodes}",
+                f"a local cluster has 1 to {MAX_NODES} nodes, not {self.nodes}",
                 about="nodes",
-                fix=f"choose between 1 and {MOST_NODES} nodes; four are enough for the course",
+                fix=f"choose between 1 and {MAX_NODES} nodes; four are enough for the course",
             )
         for name, value in (("cpus", self.cpus), ("memory", self.memory)):
             if value is not None and value <= 0:
@@ -113,9 +113,9 @@ class ClusterSpec:
                 about=f"{self.pod_pids_limit} processes, {self.eviction_pressure_transition_period} s",
                 fix="correct --pod-pids-limit and --eviction-pressure-transition-period",
             )
-        if self.pid_max is not None and self.pid_max < LEAST_PIDS:
+        if self.pid_max is not None and self.pid_max < MIN_PIDS:
             raise LocalClusterError(
-                f"a cluster needs at least {LEAST_PIDS} processes and threads",
+                f"a cluster needs at least {MIN_PIDS} processes and threads",
                 about=f"{self.pid_max}",
                 fix="correct --pid-max, or leave it out",
             )

@@ -16,7 +16,7 @@ from pathlib import Path
 from localkube.errors import LocalClusterError, Skipped
 
 APPLICATION = "trainyard"
-LEAST_FREE_BYTES = 200 << 20  # etcd writes logs of 64 MB, and allocates one ahead
+MIN_FREE_BYTES = 200 << 20  # etcd writes logs of 64 MB, and allocates one ahead
 # The Python packages of built programs that ``make wheel`` makes (``tools/wheel.py``).
 PACKAGE, OPERATORS_PACKAGE = "trainyard_kit_controlplane", "trainyard_kit_operators"
 CONTENTS = "contents.json"
@@ -90,9 +90,9 @@ def existing(place: Path) -> Path:
 def full_disk(place: Path) -> str:
     """Describe why a cluster has no room on the disk of a path; empty if it has."""
     total, _, free = shutil.disk_usage(existing(place))
-    if not total or free >= LEAST_FREE_BYTES:  # /proc has no size
+    if not total or free >= MIN_FREE_BYTES:  # /proc has no size
         return ""
-    return f"the disk is full: {free / 2**20:.3g} MiB free, and a cluster needs {LEAST_FREE_BYTES >> 20} MiB"
+    return f"the disk is full: {free / 2**20:.3g} MiB free, and a cluster needs {MIN_FREE_BYTES >> 20} MiB"
 
 
 def no_room(path: Path, what: str) -> LocalClusterError:

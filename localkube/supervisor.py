@@ -44,10 +44,10 @@ API_SERVER, READY_SECONDS = "kube-apiserver", 10.0
 # Some components wait so long for the API server, and end: that is no fault of theirs on a slow machine.
 AT_ONCE_SECONDS = 10.0
 ANSWER_POLL_SECONDS = 0.02
-MOST_TOKEN_REVIEWS = 256
+MAX_TOKEN_REVIEWS = 256
 # Twice a day; they are valid for thirty days more when it is time.
 RENEW_SECONDS = 12 * 3600
-MOST_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
+MAX_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
 GATEWAY_NICENESS = 5  # what pods send into the world does not slow down what they compute
 
 
@@ -316,7 +316,7 @@ class Supervisor:
         listener.bind(tuple(inside))
         listener.listen()
         relay = functools.partial(self._relay_token_review, to=tuple(outside))
-        await accepting.accept(listener, relay, most=MOST_TOKEN_REVIEWS)
+        await accepting.accept(listener, relay, most=MAX_TOKEN_REVIEWS)
 
     async def _relay_token_review(self, client: socket.socket, to: tuple[str, int]) -> None:
         outside = socket.socket()
@@ -353,7 +353,7 @@ async def rotate_logs(folder: Path) -> None:
         await asyncio.sleep(ROTATE_SECONDS)
 
 
-def rotate(folder: Path, *, most: int = MOST_LOG_BYTES) -> None:
+def rotate(folder: Path, *, most: int = MAX_LOG_BYTES) -> None:
     """Keep the last part of each log larger than ``most`` bytes as ``NAME.log.1``, and truncate the log.
 
     Its writer has it open for appending, and cannot be asked to open another. Lines written meanwhile are

@@ -22,7 +22,7 @@ from smoke.timeline import NOTEBOOK, WAITING, Span
 
 HERE = Path(__file__).parent
 WIDTH, ROW, NARROW = 1000, 44, 22  # of the picture of the lanes; a bar that is narrower has no text
-TICKS, MOST_TICKS = (10, 30, 60, 120, 300, 600), 10  # seconds between two ticks
+TICKS, MAX_TICKS = (10, 30, 60, 120, 300, 600), 10  # seconds between two ticks
 PICTURE_TAG = "result-picture"
 FALSE_CAUSES = "trainyard_false_causes"  # in the metadata, by execute_notebook.py
 DATA = re.compile(r"^dataset ([\w-]+): (SYNTHETIC|real)", re.MULTILINE)  # of kit.prepare_dataset
@@ -234,7 +234,7 @@ def chart(outcome: Outcome) -> Chart | None:
             text = ""
         title = f"{_what(span)}: {clock(span.seconds)}, from {clock(span.start)}"
         bars.append(Bar(span.start * scale, width, (span.lane - 1) * ROW, style, text, title))
-    tick = next(step for step in TICKS if total / step <= MOST_TICKS or step == TICKS[-1])
+    tick = next(step for step in TICKS if total / step <= MAX_TICKS or step == TICKS[-1])
     ticks = tuple((at * scale, clock(at)) for at in range(0, int(total) + 1, tick))
     lanes = range(1, max(span.lane for span in spans) + 1)
     return Chart(lanes, len(lanes) * ROW, tuple(bars), ticks)

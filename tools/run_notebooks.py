@@ -147,7 +147,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--parameter", action="append", default=[], metavar="NAME=VALUE", help="of the notebooks")
     add("--time-limit", type=seconds, help="of the whole run: 90, 90s, 30m, 2h")
     for figure, unit in thresholds.FIGURES.items():
-        add(f"--min-{figure.replace('_', '-')}", metavar="LEAST", help=f"{unit}: 0.97, or 05=0.97 06=0.5")
+        add(f"--min-{figure.replace('_', '-')}", metavar="MIN", help=f"{unit}: 0.97, or 05=0.97 06=0.5")
     arguments = parser.parse_args(words)
     try:
         arguments.thresholds = [

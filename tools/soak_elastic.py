@@ -32,7 +32,7 @@ TRAINER = "trainers/digits_elastic.py"
 BATCH, IMAGES = 64, 1437
 PER_EPOCH = -(-IMAGES // BATCH)
 STEP_SECONDS = 0.2
-LEAST, MOST, FIRST = 1, 4, 3  # workers
+MIN_WORKERS, MAX_WORKERS, FIRST_WORKERS = 1, 4, 3
 EXACT = 1e-9
 WEIGHTS = {"kill": 10, "scale": 4, "pause": 3, "cut": 2, "switch off": 1}
 UNDO = {"pause": "resume", "cut": "heal", "switch off": "switch on"}
@@ -107,7 +107,7 @@ class Soak:
     ) -> None:
         self.cluster, self.say = cluster, say
         self.epochs = max(2, round(seconds / STEP_SECONDS / PER_EPOCH))
-        self.workers = FIRST
+        self.workers = FIRST_WORKERS
         self._out = ""  # the node that is cut off, or switched off
         self._steps: dict[int, tuple[float, int]] = {}
         self._problems: list[str] = []
@@ -118,9 +118,9 @@ class Soak:
         flags = [*self.flags, "--checkpoint-dir=/checkpoints/soak", "--checkpoint-every=10"]
         job = PatientJob(
             TRAINER,
-            nodes=FIRST,
-            min_nodes=LEAST,
-            max_nodes=MOST,
+            nodes=FIRST_WORKERS,
+            min_nodes=MIN_WORKERS,
+            max_nodes=MAX_WORKERS,
             args=[*flags, f"--step-seconds={STEP_SECONDS}"],
             volumes={"/checkpoints": volume},
             name="soak",
@@ -159,7 +159,7 @@ class Soak:
             case "resume":
                 return self.run.resume()
             case "scale":
-                return self._scale(LEAST + int(disturbance.pick * (MOST - LEAST + 1)))
+                return self._scale(MIN_WORKERS + int(disturbance.pick * (MAX_WORKERS - MIN_WORKERS + 1)))
             case "cut" | "switch off":
                 self._out = self._node(disturbance.pick)
                 (self.cluster.isolate if disturbance.what == "cut" else self.cluster.stop_node)(self._out)
@@ -201,7 +201,7 @@ class Soak:
         Raises:
             RuntimeError: It did not come in time, or the run failed.
         """
-        self._scale(FIRST)
+        self._scale(FIRST_WORKERS)
         deadline = time.monotonic() + END_SECONDS
         while not self.run.status.finished:
             self.say({"what": "wait", "steps": self.listen(), "of": self.epochs * PER_EPOCH})

@@ -23,7 +23,7 @@ from run_notebooks import NOTEBOOKS, ROOT, find
 from solutions import fold, unfold
 
 TYPES = ("image/png", "image/svg+xml", "text/html", "text/markdown", "text/plain")
-COLOURS, MOST_BYTES = 256, 500_000  # of a picture; of a stored notebook
+COLOURS, MAX_BYTES = 256, 500_000  # of a picture; of a stored notebook
 USER, COURSE = "/home/you", "trainyard"  # the name of the course's cluster
 PLACES = (
     (re.compile(re.escape(str(ROOT))), f"{USER}/trainyard-kit"),
@@ -66,8 +66,8 @@ def store(notebook: Path, executed: Path) -> int:
         cell.execution_count = number
     stored.metadata.trainyard["executed"] = digest(stored)
     text = nbformat.writes(fold(stored)) + "\n"
-    if len(text.encode()) > MOST_BYTES:
-        raise ValueError(f"{notebook.name} has {len(text.encode())} bytes with outputs, above {MOST_BYTES}")
+    if len(text.encode()) > MAX_BYTES:
+        raise ValueError(f"{notebook.name} has {len(text.encode())} bytes with outputs, above {MAX_BYTES}")
     notebook.write_text(text, encoding="utf-8")
     return len(text.encode())
 

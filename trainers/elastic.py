@@ -38,7 +38,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 REASONS = ("start", "join", "leave", "store lost", "peer lost", "peer silent")
 DO_NOT_RESTART = 78  # EX_CONFIG: the launcher does not restart the worker
 LEFT = 128 + signal.SIGTERM
-MOST_FAILED_GROUPS = 5  # in a row; after that the cause is a persistent error, not a lost peer
+MAX_FAILED_GROUPS = 5  # in a row; after that the cause is a persistent error, not a lost peer
 
 
 class Regroup(Exception):
@@ -129,7 +129,7 @@ class Worker:
             Exception
         ) as error:  # gloo's, the store's, or those of etcd's client, which have no common name
             self._failed_groups += 1
-            if self._failed_groups > MOST_FAILED_GROUPS:
+            if self._failed_groups > MAX_FAILED_GROUPS:
                 raise
             raise Regroup("peer lost") from error
         self._failed_groups = 0

@@ -52,7 +52,7 @@ TIMEOUTS = {
     "collective_timeout": 30,  # of one collective: for a peer with heartbeats whose training hangs
 }
 SAY_SECONDS = 15
-MOST_PAUSE, LEAST_PAUSE = 1.0, 0.02  # seconds between two readings of the record while a round is formed
+MAX_PAUSE, MIN_PAUSE = 1.0, 0.02  # seconds between two readings of the record while a round is formed
 LOOK_SECONDS = 0.4  # during a round, the record is at most this old
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
 PORTS = {"c10d": 29400, "etcd-v2": 2379}
@@ -192,18 +192,18 @@ class _Pauses:
     """
 
     def __init__(self) -> None:
-        self._next = MOST_PAUSE
+        self._next = MAX_PAUSE
 
     def restart(self) -> None:
         """Begin a rendezvous."""
-        self._next = LEAST_PAUSE
+        self._next = MIN_PAUSE
 
     def __call__(self, seconds: float | tuple[float, float]) -> None:
-        if seconds != MOST_PAUSE:  # after another worker's write came first
+        if seconds != MAX_PAUSE:  # after another worker's write came first
             _delay(seconds)
             return
         _delay(self._next)
-        self._next = min(MOST_PAUSE, self._next * 1.25)
+        self._next = min(MAX_PAUSE, self._next * 1.25)
 
 
 def _join(context: Any, deadline: float) -> _Action:

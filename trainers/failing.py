@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 FAILURES = ("deadlock", "loader", "memory", "nan", "straggler")
 CASES = "abcde"
 FIRST = 6  # step in which something happens
-LEAK, MOST = 60_000_000, 1_200_000_000  # bytes a step, and in all
+LEAK, MAX_LEAK = 60_000_000, 1_200_000_000  # bytes a step, and in all
 BATCH = 16
 
 
@@ -89,7 +89,7 @@ def train(failure: str, steps: int, stack_after: float) -> None:
         faulthandler.dump_traceback_later(stack_after)
         if failure == "memory":
             blocks.append(torch.ones(LEAK // 4))
-            if len(blocks) * LEAK > MOST:  # where nothing limits a pod's memory, as in plain mode
+            if len(blocks) * LEAK > MAX_LEAK:  # where nothing limits a pod's memory, as in plain mode
                 os.kill(os.getpid(), signal.SIGKILL)
         if failure == "nan" and step >= FIRST:
             x = torch.log(-x)

@@ -80,7 +80,7 @@ _BEST = re.compile(
     re.IGNORECASE,
 )
 _SPLITS = {"|": r"\|", "\t": r"\t", ",": ",", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
-MOST_PAIRS, LONGEST_HEAD = 64, 1000  # in a line that a pod may make as long as it likes
+MAX_PAIRS, LONGEST_HEAD = 64, 1000  # in a line that a pod may make as long as it likes
 LONGEST_LINE, LONGEST_NAME = 65_536, 200  # characters that are read of it, and of a name in it
 LOSS, VALIDATION = "loss", "val_loss"
 
@@ -126,7 +126,7 @@ class LossReader:
         self._is_summary = bool(_SUMMARY.search(text)) or (self._is_summary and text.startswith("  "))
         if self._is_summary or _RETOLD.search(text):
             return {}
-        pairs = list(islice(_PAIR.finditer(text), MOST_PAIRS))
+        pairs = list(islice(_PAIR.finditer(text), MAX_PAIRS))
         losses = (pair for pair in pairs if _is_loss(pair["key"]) and _is_value(text, pair))
         names = [(_kind(text, pair, pairs), pair["key"], _number(text, pair)) for pair in losses]
         if self._heading and not _SCOPE.search(text):
@@ -189,7 +189,7 @@ def _sentences(text: str) -> Iterator[tuple[str, str, str]]:
     if head := _OF_BOTH.search(text):
         yield from ((_scope(pair[1]), LOSS, pair[2]) for pair in _OF_ONE.finditer(text, head.start(1)))
         return
-    for match in islice(_AT.finditer(text), MOST_PAIRS):
+    for match in islice(_AT.finditer(text), MAX_PAIRS):
         if not _BEST.search(text, 0, match.start()):
             yield _kind(text, match, ()), match["key"], match["value"]
 

@@ -31,7 +31,7 @@ Spans = list[tuple[float, float]]  # begin and end in microseconds
 PARTS = ("computing", "data", "communication", "waiting", "other")
 KERNELS = {"kernel", "gpu_memcpy", "gpu_memset"}
 SLOW_SHARE = 0.1  # of the time of all ranks: less is what a busy machine does
-MOST = 0.8  # of all waiting: where ranks share cores, one may cause two thirds of it by chance
+MIN_BLAME = 0.8  # of all waiting: where ranks share cores, one may cause two thirds of it by chance
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class StepTrace:
         """The rank for which the others wait, if it is one; None where no rank or every rank waits."""
         rank, seconds = max(self.blame.items(), key=lambda item: item[1])
         total = float(self.seconds[list(PARTS)].to_numpy().sum())
-        most = seconds >= MOST * sum(self.blame.values())
+        most = seconds >= MIN_BLAME * sum(self.blame.values())
         return rank if most and seconds >= SLOW_SHARE * total else None
 
     def plot(self) -> "Picture":

@@ -9,7 +9,7 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import allocatable, format_bytes, parse_quantity
 
 ALL_PODS = "Pod of all namespaces"  # read only where a pod of the run has no node
-MOST_HOLDERS = 3
+MAX_HOLDERS = 3
 BYTES = ("memory", "ephemeral-storage")
 
 
@@ -47,8 +47,8 @@ def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
         has = f"the largest, {largest}, has {_format(total[largest], resource)} in all"
         return has, f"request less {resource}, or add larger nodes"
     by_amount = sorted(by_holder.items(), key=lambda item: -item[1])
-    parts = [f"{name} holds {_format(count, resource)}" for name, count in by_amount[:MOST_HOLDERS]]
-    parts += [f"{len(by_amount) - MOST_HOLDERS} others hold some"] if by_amount[MOST_HOLDERS:] else []
+    parts = [f"{name} holds {_format(count, resource)}" for name, count in by_amount[:MAX_HOLDERS]]
+    parts += [f"{len(by_amount) - MAX_HOLDERS} others hold some"] if by_amount[MAX_HOLDERS:] else []
     if facts.of(ALL_PODS) and largest:
         free = {name: max(0.0, total[name] - by_node[name]) for name in total}
         best = max(free, key=lambda name: free[name])
@@ -74,7 +74,7 @@ def holders_of_port(facts: Facts, ports: Iterable[int]) -> str:
         for port in container.get("ports") or []
         if pod["spec"].get("nodeName") and not pods.finished(pod) and port.get("hostPort") in host_ports
     )
-    return ", ".join(list(names)[:MOST_HOLDERS])
+    return ", ".join(list(names)[:MAX_HOLDERS])
 
 
 def _format(amount: float, resource: str) -> str:

@@ -8,7 +8,7 @@ from kitlib.display.signatures import near_argument
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count, check_quantity
 
-MOST_NODES = 100
+MAX_NODES = 100
 SIZES = ("name", "nodes", "cpus", "memory", "gpus", "recreate")
 
 
@@ -23,7 +23,7 @@ class Shape:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_count(self.nodes, what="nodes", least=1, most=MOST_NODES)
+        check_count(self.nodes, what="nodes", least=1, most=MAX_NODES)
         check_quantity(self.cpus, what="cpus", example="1")
         check_quantity(self.memory, what="memory", example='"4Gi"')
         if self.gpus is not None and not isinstance(self.gpus, str):

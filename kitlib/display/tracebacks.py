@@ -35,8 +35,8 @@ LAUNCHER = re.compile(r"failed \(exitcode|torch[./]distributed[./]elastic")  # t
 # What a GPU's thread wrote, of thousands, before the exception that only says that there was one.
 _ON_DEVICE = re.compile(r"(\S+:\d+): .*(Assertion [`'\"].{1,500}?[`'\"] failed)")
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
-MOST_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
-LONGEST_LINE, MOST_MARGINS = 16_384, 16  # characters of a line, and exception groups around an exception
+MAX_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
+LONGEST_LINE, MAX_MARGINS = 16_384, 16  # characters of a line, and exception groups around an exception
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _plain(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
 def _message(texts: Sequence[str], start: int) -> tuple[int, list[str]]:
     """Read a message from its first line: it ends before other output, or with the log."""
     index = start + 1
-    while index < min(start + MOST_LINES, len(texts)):
+    while index < min(start + MAX_LINES, len(texts)):
         text = texts[index]
         if _is_head(text) or _JOINT.match(text) or (_OTHER.match(text) and not text.startswith((" ", "\t"))):
             break
@@ -230,7 +230,7 @@ def _group(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
     """Read an exception group: its error names the exceptions in it."""
     index = next((end for end in range(start, len(texts)) if not _GROUP.match(texts[end])), len(texts))
     lines = [re.sub(r"^\s+[|+]-? ?", "", text) for text in texts[start:index]]
-    for _ in range(MOST_MARGINS):
+    for _ in range(MAX_MARGINS):
         lines = [re.sub(r"^\s+[|+]-? ?", "", line) for line in lines]
     errors = [line for line in lines if _EXCEPTION.match(line) and not _is_head(line) and line != _HEAD]
     title, *exceptions = errors or [""]

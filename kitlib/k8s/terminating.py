@@ -12,7 +12,7 @@ from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
 
 _LEFT = re.compile(r"\b([a-z0-9]{1,63})\.([a-z0-9.-]{0,253}) has \d{1,9} resource instances")
-MOST_NAMED, MOST_TEXT = 5, 4096
+MAX_NAMED, MAX_TEXT = 5, 4096
 
 
 def remaining_conditions(namespace: Object) -> str:
@@ -32,11 +32,11 @@ def holders(kube: Kube, namespace: Object) -> str:
         >>> holders(kube, kube.get("Namespace", "attendee-ada"))  # doctest: +SKIP
         'configmaps/notes (finalizers example.com/hold)'
     """
-    text = remaining_conditions(namespace)[:MOST_TEXT]
+    text = remaining_conditions(namespace)[:MAX_TEXT]
     left = dict.fromkeys(_LEFT.findall(text) or [("pods", "")])
     named = [line for plural, group in left for line in _objects(kube, namespace, plural, group)]
-    more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    return ", ".join(named[:MOST_NAMED]) + more
+    more = f", and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+    return ", ".join(named[:MAX_NAMED]) + more
 
 
 def held_namespaces(kube: Kube) -> list[str]:

@@ -1,6 +1,6 @@
 """Training curves by rank, epochs and the latest figures, from a run's events in bounded memory. Pure.
 
-Each rank keeps at most :data:`MOST_ROWS` rows; when they are full, its steps are put into buckets of which
+Each rank keeps at most :data:`MAX_ROWS` rows; when they are full, its steps are put into buckets of which
 the rows with the least and the greatest loss stay, so no peak is lost. A row has the mean of the losses so
 far, which does not depend on what was dropped; a second pass, from the end, centres it.
 """
@@ -14,12 +14,12 @@ import numpy as np
 from kitlib.metrics.events import Event, figure, finite_figure, whole_number
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
-MOST_ROWS, MOST_RANKS = 4096, 512
+MAX_ROWS, MAX_RANKS = 4096, 512
 WEIGHT = 0.4  # of a new loss in the smoothed one, after many of them
 KERNEL = (1 - WEIGHT) ** np.arange(24)  # of later rows: what comes after these weighs nothing
 TOTALS = np.cumsum(KERNEL)
-MOST_BUCKETS, LEAST_BUCKETS = 320, 60
-MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
+MAX_BUCKETS, MIN_BUCKETS = 320, 60
+MAX_BYTES = 48_000  # of a frame, so that a browser far away keeps up
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class TrainingMetrics:
     def frame(self) -> Curves:
         """Build all curves, decimated where they have more points than can be seen."""
         ranks = self.ranks
-        buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, MOST_BYTES // (8 * (len(ranks) + 5))))
+        buckets = max(MIN_BUCKETS, min(MAX_BUCKETS, MAX_BYTES // (8 * (len(ranks) + 5))))
         rows = [_centred(self._rows[rank].view) for rank in ranks]
         if max(map(len, rows), default=0) > 2 * buckets:
             width = _width(rows, buckets)
@@ -137,7 +137,7 @@ class TrainingMetrics:
 
     def _step(self, event: Event) -> None:
         step, loss = whole_number(event.fields.get("step")), figure(event.fields.get("loss"))
-        if step is None or loss is None or (event.rank not in self._rows and len(self._rows) >= MOST_RANKS):
+        if step is None or loss is None or (event.rank not in self._rows and len(self._rows) >= MAX_RANKS):
             return
         rate, gpu = (
             math.nan if (value := figure(event.fields.get(key))) is None else value
@@ -148,7 +148,7 @@ class TrainingMetrics:
 
     def _epoch(self, event: Event) -> None:
         number, loss = whole_number(event.fields.get("epoch")), figure(event.fields.get("loss"))
-        if number is None or (number not in self.epochs and len(self.epochs) >= MOST_ROWS):
+        if number is None or (number not in self.epochs and len(self.epochs) >= MAX_ROWS):
             return
         epoch = self.epochs.setdefault(number, EpochMetrics())
         if loss is not None:
@@ -160,7 +160,7 @@ class TrainingMetrics:
 
     def _eval(self, event: Event) -> None:
         loss, step = figure(event.fields.get("loss")), finite_figure(event.fields.get("step", self.last_step))
-        if loss is not None and step is not None and len(self.validation) < MOST_ROWS:
+        if loss is not None and step is not None and len(self.validation) < MAX_ROWS:
             self.validation.setdefault(int(step), {})[event.rank] = loss
         accuracy = finite_figure(event.fields.get("accuracy"))
         if accuracy is None:
@@ -199,10 +199,10 @@ class _Rows:
     def _make_room(self) -> None:
         if self.count < len(self.rows):
             return
-        if self.count < MOST_ROWS:
+        if self.count < MAX_ROWS:
             self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
             return
-        thinned = _extremes(self.view, _width([self.view], MOST_ROWS // 4))
+        thinned = _extremes(self.view, _width([self.view], MAX_ROWS // 4))
         self.count = len(thinned)
         self.rows[: self.count] = thinned
 

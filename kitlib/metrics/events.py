@@ -12,8 +12,8 @@ from typing import Any, TypeGuard
 EVENTS = ("start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end")
 COMMON = ("event", "time", "rank", "world_size")
 MAX_DIGITS = 18  # of a whole number in 64 bits
-MOST_RANKS = 4096  # that are told apart: a pod can write any number
-MOST = 1e30  # of a figure: sums and axes of larger ones overflow
+MAX_RANKS = 4096  # that are told apart: a pod can write any number
+MAX_FIGURE = 1e30  # of a figure: sums and axes of larger ones overflow
 LAST_TIME = 1e11  # a year of four digits
 LONGEST_LINE = 1 << 20  # characters in which an event is looked for
 
@@ -95,14 +95,14 @@ def _whole(digits: str) -> int | float:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_RANKS
 
 
 def figure(value: object) -> float | None:
     """Read a figure of a trainer's line: a number, NaN if nothing can be calculated with it; else None."""
     if not is_number(value):
         return None
-    return float(value) if abs(value) <= MOST else math.nan
+    return float(value) if abs(value) <= MAX_FIGURE else math.nan
 
 
 def finite_figure(value: object) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 from kitlib.display.tables import printable
 from kitlib.metrics.events import is_number, parse_object
 
-MOST_ITEMS = 4  # of a list that is shown; a longer one is counted
+MAX_ITEMS = 4  # of a list that is shown; a longer one is counted
 LONGEST = 500  # characters of a text in an event
 WORLD = ("start", "rendezvous")  # the events that say how many ranks there are; in the others it is noise
 
@@ -132,7 +132,7 @@ def _pairs(fields: Mapping[str, object]) -> str:
 def _value(value: object) -> str:
     if isinstance(value, list | dict):
         items = value if isinstance(value, list) else value.values()
-        if len(value) > MOST_ITEMS or any(isinstance(item, list | dict) for item in items):
+        if len(value) > MAX_ITEMS or any(isinstance(item, list | dict) for item in items):
             count = _count(value)
             return f"{count:,} value{'s' * (count != 1)}"
         return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else f"{{{_pairs(value)}}}"

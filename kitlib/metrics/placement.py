@@ -12,7 +12,7 @@ from kitlib.k8s import job_kinds, names, pods
 from kitlib.k8s.manifests import Object
 
 WAITING, STARTING, RUNNING, LEAVING = "waiting", "starting", "running", "leaving"
-MOST_LOSSES = 4096
+MAX_LOSSES = 4096
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Placement:
         """Add a reported loss; of very many, every other one is dropped."""
         losses = self.losses.setdefault(group, [])
         losses.append((time, loss))
-        if len(losses) > MOST_LOSSES:
+        if len(losses) > MAX_LOSSES:
             del losses[1::2]
 
     def seconds(self, uid: str, *states: str, now: float) -> float:

@@ -7,7 +7,7 @@ total only if an event has one.
 
 from dataclasses import dataclass
 
-from kitlib.metrics.events import MOST_RANKS, Event, figure, finite_figure
+from kitlib.metrics.events import MAX_RANKS, Event, figure, finite_figure
 from kitlib.metrics.log_format import number
 
 
@@ -51,7 +51,7 @@ class RunProgress:
         elif kind in ("step", "epoch") or (kind == "end" and steps and role is None):
             rank = self._ranks.get((role, event.rank))
             if rank is None:
-                if len(self._ranks) >= MOST_RANKS:
+                if len(self._ranks) >= MAX_RANKS:
                     return
                 rank = self._ranks[role, event.rank] = _Rank()
             if (step := _count(fields.get("steps" if kind == "end" else "step"))) is not None:

@@ -14,7 +14,7 @@ from kitlib.k8s.manifests import Object
 from kitlib.metrics import events
 from kitlib.metrics.run_progress import RunProgress
 
-MOST_PODS = 8
+MAX_PODS = 8
 _PODS = re.compile(r"\b(\d{1,9}) of (\d{1,9}) pods")
 
 
@@ -36,7 +36,7 @@ class RunFollower(AbstractContextManager["RunFollower"]):
     def follow(self, run_pods: Iterable[Object]) -> None:
         """Follow those that have started."""
         for pod in filter(pods.started, run_pods):
-            if len(self._followers.followed) < MOST_PODS:
+            if len(self._followers.followed) < MAX_PODS:
                 self._followers.follow(pod, pod["metadata"]["uid"])
 
     def describe(self, status: str) -> str:

@@ -30,7 +30,7 @@ else:  # without the filters of PEP 706
 
 END = ".trainyard-end"
 LOOK_SECONDS = 0.5
-MOST_NAMED = 5  # of the entries that are left out
+MAX_NAMED = 5  # of the entries that are left out
 # $1: its name in the stream, $2: where it is to lie, $3: whether what lies there goes.
 _RECEIVE = f"""
 set -e
@@ -182,7 +182,7 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
 
 
 def _left_out(skipped: Sequence[str]) -> str:
-    shown = ", ".join(skipped[:MOST_NAMED]) + (" …" if len(skipped) > MOST_NAMED else "")
+    shown = ", ".join(skipped[:MAX_NAMED]) + (" …" if len(skipped) > MAX_NAMED else "")
     return f"; {len(skipped)} left out: {shown}" if skipped else ""
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # As often as a local node samples: usage of a container that ends between two samples is lost.
 SAMPLE_SECONDS = 1.0
-MOST_KUBELETS = 16  # nodes; a request each, so larger clusters are asked by metrics-server
+MAX_KUBELETS = 16  # nodes; a request each, so larger clusters are asked by metrics-server
 FRESH_SECONDS = 15.0  # a GPU's figure that is older does not count
 NODES = ("node", "status", "cpu", "memory", "gpus", "pods")
 PODS = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}  # with what is left out
@@ -102,7 +102,7 @@ class ClusterWatch(ObjectWatch):
 
     def _used(self, nodes: list[str], now: float) -> Mapping[str, tuple[float | None, float]]:
         """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
-        if self.source == "the kubelets" and len(nodes) <= MOST_KUBELETS:
+        if self.source == "the kubelets" and len(nodes) <= MAX_KUBELETS:
             usage, flows = {}, Flows()
             for name in nodes:
                 try:

@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from kitlib.widgets.plots import THEME, Picture
 
-COLUMNS, MOST_RANKS = 6, 32
+COLUMNS, MAX_RANKS = 6, 32
 WIDTH, HEIGHT = 1.55, 0.42  # inches of a call
 CHARACTERS = 17  # of a call's name
 
@@ -32,7 +32,7 @@ class RankRow:
 
 def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Picture:
     """Draw the last calls of ranks in a process group: pending calls framed, missing calls as gaps."""
-    rows = rows[:MOST_RANKS]
+    rows = rows[:MAX_RANKS]
     last = max((number for row in rows for number in row.calls), default=0)
     numbers = [number for number in range(last - COLUMNS + 1, last + 1) if number > 0]
     calls = {number: [row.calls[number] for row in rows if number in row.calls] for number in numbers}

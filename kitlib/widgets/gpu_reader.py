@@ -12,7 +12,7 @@ from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.metrics.gpu_usage import GpuSample, read_gpus
 
-MOST_NODES = 16  # a request each
+MAX_NODES = 16  # a request each
 REST_SECONDS = 10.0  # after no source had figures
 READ_SECONDS = 5.0
 PORT = 9400
@@ -38,7 +38,7 @@ class GpuReader:
 
     def read(self, nodes: Iterable[str]) -> Samples:
         """Read the samples of each node; none of nodes that do not answer."""
-        names = sorted(nodes)[:MOST_NODES]
+        names = sorted(nodes)[:MAX_NODES]
         if not names or time.monotonic() < self._not_before:
             return {}
         ways: dict[str, Callable[[list[str]], Mapping[str, str]]]

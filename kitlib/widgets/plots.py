@@ -23,7 +23,7 @@ from kitlib.metrics.events import Event
 from kitlib.metrics.node_usage import UsageHistory
 from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, PodInterval, short
 
-MOST_IN_LEGEND, LONGEST_LABEL = 8, 200
+MAX_IN_LEGEND, LONGEST_LABEL = 8, 200
 COLUMNS = 8  # of a grid of images
 USAGE = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs requested, %", "gpu": "GPUs in use, %"}
 
@@ -163,7 +163,7 @@ def plot_run(training: TrainingMetrics, *, title: str, alt: str) -> Picture:
 
 def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curves | None = None) -> None:
     frame = training.frame() if frame is None else frame
-    few = len(frame.ranks) <= MOST_IN_LEGEND
+    few = len(frame.ranks) <= MAX_IN_LEGEND
     for rank, values in zip(frame.ranks, frame.loss, strict=True):
         finite = np.isfinite(values)
         colour, dashes = style(rank)
@@ -199,7 +199,7 @@ def plot_usage(history: UsageHistory, *, title: str, alt: str) -> Picture:
     figure = Figure(figsize=(7.5, 1 + 1.9 * len(kinds)), layout="constrained", facecolor=THEME.ground)
     axes = figure.subplots(len(kinds), sharex=True)
     seconds = np.array(history.times) - (history.times[0] if history.times else 0)
-    few = len(history.nodes) <= MOST_IN_LEGEND
+    few = len(history.nodes) <= MAX_IN_LEGEND
     for axis, kind in zip(axes, kinds, strict=True):
         for index, (name, values) in enumerate(zip(history.nodes, shares[kind], strict=True)):
             colour, dashes = style(index)

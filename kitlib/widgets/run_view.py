@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 LINES_SECONDS = 1.0  # log lines are most of the traffic; nobody reads faster
 EVENTS_SECONDS = 3.0
 GPU_SECONDS = 1.0
-MOST_EVENTS = 6
-MOST_LINES = 60  # what is sent each second
+MAX_EVENTS = 6
+MAX_LINES = 60  # what is sent each second
 LONGEST, LONGEST_READ = 240, 4096  # characters that are shown, and from which they come
 REST_SECONDS = 10.0  # for the last lines, after the end
 PODS = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}  # with what is left out
@@ -62,7 +62,7 @@ class LogTail:
         self.total += len(new)
         self.lines += new
         self.lines.sort(key=lambda line: time_key(line[1].time))  # stable: equal times stay as they came
-        del self.lines[:-MOST_LINES]
+        del self.lines[:-MAX_LINES]
 
     def rows(self) -> list[list[object]]:
         """Format the lines for people: rank, time of day in UTC, and text, cut if it is long."""
@@ -175,7 +175,7 @@ class RunWatch(Watch):
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
             self._asked_events = time.monotonic()
             try:
-                newest = [list(event.values()) for event in self.run.events()][-MOST_EVENTS:]
+                newest = [list(event.values()) for event in self.run.events()][-MAX_EVENTS:]
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:

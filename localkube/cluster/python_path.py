@@ -16,7 +16,7 @@ from pathlib import Path
 _SECRET = ".aws .azure .cert .config .docker .gnupg .kube .netrc .oci .password-store .pki .secrets .ssh"
 SECRET = frozenset(_SECRET.split())
 LINKS_DEPTH = 2  # how deep installers' links are followed: those of a package's files
-MOST_LINKS, PATHS_DEPTH = 50_000, 4
+MAX_LINKS, PATHS_DEPTH = 50_000, 4
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _paths(value: object, depth: int = 0) -> Iterator[str]:
 
 def _links(places: Iterable[str]) -> Iterator[str]:
     """Yield where the links in directories of packages lead: link trees, a cache of uv's."""
-    left = MOST_LINKS
+    left = MAX_LINKS
     for place in places:
         depth = 20 if "__editable__" in place else LINKS_DEPTH
         waiting = [(place, depth)] if os.path.isdir(place) else []

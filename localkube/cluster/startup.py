@@ -33,7 +33,7 @@ from localkube.paths import ClusterPaths
 
 POLL_SECONDS = 0.02
 LOOK_SECONDS, ANSWER_SECONDS = 0.5, 5.0
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 REPORT_SECONDS = 5.0
 # What a cluster cannot do without; the scheduler and the others are not waited for.
 NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -108,7 +108,7 @@ class Startup:
             self._await("the API server does not answer", of="kube-apiserver")
             return None
         if answer.status not in (200, 404):
-            refused = f"the API server refuses: {body[:MOST_SHOWN].decode(errors='replace')}"
+            refused = f"the API server refuses: {body[:MAX_SHOWN].decode(errors='replace')}"
             self._await(refused, of="kube-apiserver")
         return body if answer.status == 200 else None
 

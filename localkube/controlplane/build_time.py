@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 # What `measure_speed` gives on two cores at rest, where the seconds of modules and recipes were measured.
 REFERENCE_SPEED = 20.0
 PROBE_SECONDS = 0.2
-LEAST_PACKAGES = 20  # of which a rate is taken
+MIN_PACKAGES = 20  # of which a rate is taken
 LINK_SHARE = 0.1  # of a build's time, when all packages are compiled
 
 
@@ -62,7 +62,7 @@ def progress(packages: int, total: int, seconds: float) -> str:
     if packages >= total:
         return f"{packages:,} packages compiled, now linking"
     text = f"{packages:,} of about {total:,} packages compiled"
-    if packages < LEAST_PACKAGES:
+    if packages < MIN_PACKAGES:
         return text
     left = seconds * (total - packages) / packages
     return f"{text}, {about(left + LINK_SHARE * (seconds + left))} left at this machine's rate"

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS, TIMEOUT_SECONDS = 60.0, 120.0
 # A defragmentation pays when half of a database is free, and that is more than etcd reserves at its start.
-LEAST_BYTES, USED_SHARE = 64 << 20, 0.5
+MIN_BYTES, USED_SHARE = 64 << 20, 0.5
 COMMIT_SECONDS, COMMITS = 0.2, 10  # etcd commits ten times a second, where the disk keeps up
 ALARM, ENOUGH_SHARE = "NOSPACE", 0.9
 
@@ -69,7 +69,7 @@ class EtcdMaintenance:
             await self._compact(int(status["header"]["revision"]))
             status = await self._committed()
         size, used = int(status["dbSize"]), int(status["dbSizeInUse"])
-        pays = size > LEAST_BYTES and used < USED_SHARE * size
+        pays = size > MIN_BYTES and used < USED_SHARE * size
         if pays or (alarmed and used < ENOUGH_SHARE * self._quota):
             await self._call("maintenance/defragment")
             log.info("etcd's database was defragmented: %d of %d bytes were used", used, size)

@@ -16,7 +16,7 @@ from localkube.paths import ClusterPaths, cache_dir, private_dir, writing
 
 Report = Callable[[str], None]
 POLL_SECONDS = 0.1  # flock has no wait that could be interrupted to report a line
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
     descriptor, waited = _acquire(path, report, busy)
 
     def publish(text: str) -> None:
-        line = text.encode()[:MOST_BYTES]
+        line = text.encode()[:MAX_BYTES]
         with writing(path.parent):
             os.ftruncate(descriptor, os.pwrite(descriptor, line, 0))
         report(text)
@@ -92,7 +92,7 @@ def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
             if _is(descriptor, path):
                 return descriptor, bool(message)
         except BlockingIOError:
-            doing = os.pread(descriptor, MOST_BYTES, 0).decode(errors="replace")
+            doing = os.pread(descriptor, MAX_BYTES, 0).decode(errors="replace")
             if message != (message := f"{busy}: {doing or 'it has just begun'}"):
                 report(message)
             time.sleep(POLL_SECONDS)

@@ -14,10 +14,10 @@ SECONDS = 60.0
 # Parts that are at work, and never change anything, are given up as well: after so many times the deadline.
 LONGEST = 15
 # A part that ends at once has done so this often within ten seconds.
-MOST_CRASHES = 5
+MAX_CRASHES = 5
 BUSY_SHARE = 0.5
 # A longer interval means that this process was held up itself.
-MOST_INTERVAL = 2.0
+MAX_INTERVAL = 2.0
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -78,7 +78,7 @@ class ProgressDeadline:
         if progress != self._progress:
             self._progress, self._unchanged, self._quiet = progress, 0.0, 0.0
             self._crashes = {part: crash.count for part, crash in crashes.items()}
-        seconds = min(interval, MOST_INTERVAL)
+        seconds = min(interval, MAX_INTERVAL)
         self._unchanged += seconds
         if sum(cpu_seconds.values()) < BUSY_SHARE * interval:
             self._quiet += seconds
@@ -90,7 +90,7 @@ class ProgressDeadline:
 
     def _judge(self, crashes: Mapping[str, CrashCount]) -> Stall | None:
         for part, crash in crashes.items():
-            if crash.count - self._crashes.get(part, 0) >= MOST_CRASHES:
+            if crash.count - self._crashes.get(part, 0) >= MAX_CRASHES:
                 how = f"with status {crash.code}" if crash.code >= 0 else f"by signal {-crash.code}"
                 return Stall(f"{part} has ended at once {crash.count} times, the last time {how}", part)
         idlest = max(self._still, key=self._still.__getitem__, default=None)

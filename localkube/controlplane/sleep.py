@@ -27,7 +27,7 @@ from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-LOOKS, MOST = 5, 500  # in the time after which it sleeps, and the objects that one reads of a resource
+LOOKS, MAX_OBJECTS = 5, 500  # in the time after which it sleeps, and the objects that one reads of a resource
 LIVING = "&fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
 # Its node controller takes a node for lost whose kubelet has been silent (``components.NODE_GRACE``). So it
 # goes on last, when all nodes have reported: it reads the new status, at the latest when its own is refused.
@@ -91,12 +91,12 @@ def _reported(node: Object, *, since: float = 0.0) -> bool:
 
 def _list(connection: http.client.HTTPConnection, resource: str) -> Object:
     """Read a collection of objects."""
-    query = f"?limit={MOST}" + LIVING * (resource == "v1/pods")
+    query = f"?limit={MAX_OBJECTS}" + LIVING * (resource == "v1/pods")
     connection.request("GET", api_path(resource) + query)
     answer = connection.getresponse()
     content: Object = json.loads(answer.read())
     if answer.status != 200 or content["metadata"].get("continue"):
-        raise ConnectionError(f"{resource}: {answer.status}, or more than {MOST}")
+        raise ConnectionError(f"{resource}: {answer.status}, or more than {MAX_OBJECTS}")
     return content
 
 

@@ -18,7 +18,7 @@ from localkube.controlplane.certificates import node_file
 from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.work_pools import Turns
 
-LEAST_CONNECTIONS = 4
+MIN_CONNECTIONS = 4
 
 
 class ApiClients:
@@ -33,7 +33,7 @@ class ApiClients:
 
     def __init__(self, config: KubeletConfig) -> None:
         self._stack = contextlib.AsyncExitStack()
-        connections = max(LEAST_CONNECTIONS, CONNECTIONS // len(config.nodes))
+        connections = max(MIN_CONNECTIONS, CONNECTIONS // len(config.nodes))
         self.nodes: dict[str, NodeApi] = {
             node.name: NodeApi(
                 config.server,

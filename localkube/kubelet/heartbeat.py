@@ -33,7 +33,7 @@ BEAT_SECONDS, LATE_SECONDS, QUIET_SECONDS = 1.0, 2.0, 60.0
 # Without a beat: a computing kubelet is blocked, an idle one may be waiting for a processor or the disk.
 STALL_SECONDS, LONGEST_SECONDS = 10.0, 60.0
 COMPUTING = 0.25  # of a core
-MOST_STALLS, RECORDED_PODS = 2, 256
+MAX_STALLS, RECORDED_PODS = 2, 256
 UID_BYTES = 64
 _CREDENTIALS = struct.Struct("3i")
 
@@ -166,7 +166,7 @@ def stalls(root: Path) -> Mapping[str, int]:
 
 def stalled(count: int) -> tuple[str, str, str] | None:
     """Phase, reason and message of a pod that is not started again, because its tasks block all others."""
-    if count < MOST_STALLS:
+    if count < MAX_STALLS:
         return None
     return "Failed", "KubeletStalled", f"the kubelet stood still {count} times at the work of this pod"
 

@@ -8,7 +8,7 @@ import re
 from decimal import Context, Decimal
 
 _EXACT = Context(prec=100)
-MOST_DIGITS, MOST_POWER = 100, 100  # limits the work that a text can cause
+MAX_DIGITS, MAX_POWER = 100, 100  # limits the work that a text can cause
 _FORM = re.compile(r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -24,14 +24,14 @@ def parse(text: str | int | float) -> Decimal:
         >>> parse("100m"), parse("2Ki"), parse("1e3")
         (Decimal('0.100'), Decimal('2048'), Decimal('1E+3'))
     """
-    match = _FORM.fullmatch(str(text).strip()[: MOST_DIGITS + 1])
-    if match is None or len(match[0]) > MOST_DIGITS:
-        raise ValueError(f"{str(text)[:MOST_DIGITS]!r} is not a quantity such as 500m, 2 or 1Gi")
+    match = _FORM.fullmatch(str(text).strip()[: MAX_DIGITS + 1])
+    if match is None or len(match[0]) > MAX_DIGITS:
+        raise ValueError(f"{str(text)[:MAX_DIGITS]!r} is not a quantity such as 500m, 2 or 1Gi")
     number, suffix = Decimal(match["number"]), match["suffix"] or ""
     if suffix in _BINARY:
         return _EXACT.multiply(number, Decimal(2 ** _BINARY[suffix]))
     power = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
-    if abs(power) > MOST_POWER:
+    if abs(power) > MAX_POWER:
         raise ValueError(f"{text!r} is out of a quantity's range")
     return _EXACT.scaleb(number, power)
 

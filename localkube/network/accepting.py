@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.5
 RESET = struct.pack("ii", 1, 0)
-MOST_CONNECTIONS, OTHER_DESCRIPTORS = 4096, 64
+MAX_CONNECTIONS, OTHER_DESCRIPTORS = 4096, 64
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 # struct nlmsghdr, and parts of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h).
@@ -74,7 +74,7 @@ def use_all_descriptors() -> int:
     """Raise the limit of open files to the hard limit; return how many connections to serve at a time."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return max(1, min(MOST_CONNECTIONS, (hard - OTHER_DESCRIPTORS) // 2))
+    return max(1, min(MAX_CONNECTIONS, (hard - OTHER_DESCRIPTORS) // 2))
 
 
 def is_ours(client: socket.socket) -> bool:

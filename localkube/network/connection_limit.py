@@ -20,7 +20,7 @@ from localkube.network.accepting import HEADER, NETLINK_SOCK_DIAG, NLM_F_REQUEST
 
 log = logging.getLogger(__name__)
 
-MOST_OF_POD = 256
+MAX_PER_POD = 256
 LOOK_SECONDS = 2.0
 SOCK_DESTROY, DUMP, DONE = 21, 0x300, 3
 ESTABLISHED = 1 << 1
@@ -37,7 +37,7 @@ class ConnectionLimit:
         most: Connections of one address.
     """
 
-    def __init__(self, *, port: int, network: str, most: int = MOST_OF_POD) -> None:
+    def __init__(self, *, port: int, network: str, most: int = MAX_PER_POD) -> None:
         self._port, self._network, self._most = port, ipaddress.ip_network(network), most
 
     async def run(self) -> None:

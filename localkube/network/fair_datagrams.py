@@ -26,7 +26,7 @@ Handle = Callable[[bytes, Address, Callable[[bytes], None]], None]
 QUEUES = 61 if sys.platform == "linux" else 1
 LARGEST = 4096
 BLOCKED_SECONDS = 1.0
-MOST_BLOCKED = 500
+MAX_BLOCKED = 500
 # asm-generic/socket.h
 SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51
 # linux/bpf_common.h, linux/filter.h: the sender's address in the IP header, wherever the data begins.
@@ -72,7 +72,7 @@ class FairDatagrams:
 
     def _block(self, queue: socket.socket, client: str) -> None:
         blocked = self._blocked.setdefault(queue, set())
-        if client in blocked or len(blocked) >= MOST_BLOCKED:
+        if client in blocked or len(blocked) >= MAX_BLOCKED:
             return
         blocked.add(client)
         _filter(queue, blocked)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 # Descriptors that the kubelet keeps for itself: pods' pipes, watches, probes, its own files.
 OWN_DESCRIPTORS = 0.25
-MOST_FLOWS, LEAST_FLOWS = 8192, 64
+MAX_FLOWS, MIN_FLOWS = 8192, 64
 REMEMBERED_NAMESPACES = 4096
 # In the cluster's directory.
 POD_NAMESPACES = "pod-namespaces"
@@ -162,14 +162,14 @@ class Allowances:
 class RelayLimits:
     """The shares of a client in all relayed flows, and of a namespace in the sockets that listen for them."""
 
-    flows: Shares = field(default_factory=lambda: Shares(MOST_FLOWS))
-    listeners: Shares = field(default_factory=lambda: Shares(MOST_FLOWS))
+    flows: Shares = field(default_factory=lambda: Shares(MAX_FLOWS))
+    listeners: Shares = field(default_factory=lambda: Shares(MAX_FLOWS))
 
     @classmethod
     def of_process(cls, namespaces: PodNamespaces) -> "RelayLimits":
         """Divide the descriptors of this process, less a reserve, at two for each flow."""
         _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        flows = max(LEAST_FLOWS, min(MOST_FLOWS, int(limit * (1 - OWN_DESCRIPTORS)) // 4))
+        flows = max(MIN_FLOWS, min(MAX_FLOWS, int(limit * (1 - OWN_DESCRIPTORS)) // 4))
         return cls(Shares(flows, namespaces), Shares(flows, of_client=flows // 4))
 
     def acquire_listener(self, namespace: str) -> Holding:

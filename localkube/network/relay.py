@@ -25,7 +25,7 @@ Permits = Callable[[str, Backend, str], bool]
 CONNECT_SECONDS = 2.0
 BACKLOG = 1024
 # Bytes for one connection (maximum and minimum), and for all of a client's.
-BUFFER, LEAST_BUFFER, BUFFERS = 512 * 1024, 16 * 1024, 16 * 1024 * 1024
+BUFFER, MIN_BUFFER, BUFFERS = 512 * 1024, 16 * 1024, 16 * 1024 * 1024
 FLOW_SECONDS = 60
 FLOWS = 4096
 LARGEST_DATAGRAM = 65536
@@ -139,7 +139,7 @@ class TcpListener(Listener):
 
     async def _halves(self, client: socket.socket, client_ip: str) -> "tuple[_Half, _Half] | None":
         """Connect a client to the first backend that accepts it, or reset it."""
-        buffer = max(LEAST_BUFFER, min(BUFFER, BUFFERS // self._shares.held(client_ip)))
+        buffer = max(MIN_BUFFER, min(BUFFER, BUFFERS // self._shares.held(client_ip)))
         for host, port in self._choose(client_ip):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):

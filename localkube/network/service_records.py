@@ -15,7 +15,7 @@ Object = Mapping[str, Any]
 Key = tuple[str, str]
 OWNER = "kubernetes.io/service-name"
 # Of one Service: more would delay all Services, and each port takes half a kilobyte, twice.
-MOST_PORTS = 256
+MAX_PORTS = 256
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +84,10 @@ def limit_ports(item: dict[str, Any]) -> None:
     """Remove the ports of a Service or EndpointSlice that are not served: all but the first ones by name."""
     spec = item.get("spec") or item
     ports = spec.get("ports") or ()
-    if len(ports) > MOST_PORTS:
+    if len(ports) > MAX_PORTS:
         key = f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
-        log.warning("%s: only the first %d of its ports, by name, are served", key, MOST_PORTS)
-        spec["ports"] = sorted(ports, key=lambda port: port.get("name") or "")[:MOST_PORTS]
+        log.warning("%s: only the first %d of its ports, by name, are served", key, MAX_PORTS)
+        spec["ports"] = sorted(ports, key=lambda port: port.get("name") or "")[:MAX_PORTS]
 
 
 def has_ended(pod: Object) -> bool:

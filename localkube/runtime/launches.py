@@ -24,7 +24,7 @@ from localkube.runtime.messages import close_all
 # The kubelet's --runtime-request-timeout.
 DEADLINE_SECONDS = 120.0
 LAUNCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher.py")
-REPORT_BYTES, MOST_REPORTED = 64 * 1024, 1024 * 1024
+REPORT_BYTES, MAX_REPORTED = 64 * 1024, 1024 * 1024
 
 
 class ZygoteClient:
@@ -140,7 +140,7 @@ class Launch:
                 data, descriptors = b"", []
             self._keep_terminal(descriptors)
             self.received += len(data)
-            self.has_ended = not data or self.received > MOST_REPORTED
+            self.has_ended = not data or self.received > MAX_REPORTED
             try:
                 for line in data.splitlines():
                     self._take(json.loads(line))

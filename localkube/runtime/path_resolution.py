@@ -22,7 +22,7 @@ from localkube.runtime import syscalls
 # Imported on other systems too.
 O_PATH = getattr(os, "O_PATH", 0)
 HANDLE = O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-MOST_LINKS = 40
+MAX_LINKS = 40
 # The kernel or a seccomp filter does not support the call; or a concurrent rename interrupted the resolution.
 UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EAGAIN)
 # A device and an inode.
@@ -138,7 +138,7 @@ class _Walk:
                 self._back()
             elif (link := self._step(name, last=not names)) is not None:
                 self._links += 1
-                if self._links > MOST_LINKS or not self._rules.links:
+                if self._links > MAX_LINKS or not self._rules.links:
                     raise _failed(errno.ELOOP, self._path)
                 if link.startswith("/"):
                     self._restart()

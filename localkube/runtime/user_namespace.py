@@ -21,7 +21,7 @@ COUNTED = {
 COUNTED_BY_LIMITS = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
 SHARE = 8
 # The kubelet's podPidsLimit, where no cgroup enforces it.
-MOST_PROCESSES = 4096
+MAX_PROCESSES = 4096
 
 
 def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
@@ -155,7 +155,7 @@ def limit_resources() -> None:
 def limit_processes() -> None:
     """Limit the processes and threads of this user in this user namespace, and in one created in it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    limit = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MOST_PROCESSES)
+    limit = MAX_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MAX_PROCESSES)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 

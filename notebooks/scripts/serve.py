@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-MOST_BYTES, MOST_TOKENS = 65536, 256
+MAX_BYTES, MAX_TOKENS = 65536, 256
 
 
 class ModelHandler(BaseHTTPRequestHandler):
@@ -34,9 +34,9 @@ class ModelHandler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         try:
-            length = min(int(self.headers["Content-Length"]), MOST_BYTES)
+            length = min(int(self.headers["Content-Length"]), MAX_BYTES)
             request = json.loads(self.rfile.read(length))
-            text, seconds = self.generate(str(request["prompt"]), min(int(request["tokens"]), MOST_TOKENS))
+            text, seconds = self.generate(str(request["prompt"]), min(int(request["tokens"]), MAX_TOKENS))
         except (KeyError, TypeError, ValueError) as error:
             self.answer({"error": f'send {{"prompt": "def ", "tokens": 32}}: {error!r}'}, status=400)
         else:

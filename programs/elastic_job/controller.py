@@ -40,7 +40,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS, CONNECTIONS = 30, 16
 RETRYABLE = 128  # exit codes from here on are signals: the pod was ended, and did not end itself
 AGAIN_SECONDS = 5
-MOST_AT_ONCE = 100  # workers that are made before the next look, which the first of them causes
+MAX_AT_ONCE = 100  # workers that are made before the next look, which the first of them causes
 OVERDUE_SECONDS = 5  # after its grace period: the node of a pod that is still there does not answer
 ENDS = ("Succeeded", "Failed")
 
@@ -158,7 +158,7 @@ def adjust(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
         there.add(index)  # its name is taken until it is gone, which is another event
     if any(done(pod) for pod in pods):
         return  # the training has ended: a new worker would begin it again
-    missing = list(islice((index for index in range(replicas) if index not in there), MOST_AT_ONCE))
+    missing = list(islice((index for index in range(replicas) if index not in there), MAX_AT_ONCE))
     if missing and not etcd_ready(job, now):
         return  # its next change is another event
     for index in missing:

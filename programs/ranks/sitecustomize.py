@@ -23,7 +23,7 @@ AFTER_IMPORTS = True
 MODULE, MAKES_GROUPS = "torch.distributed.distributed_c10d", "_process_group_name"
 PREFIX = "trainyard-rank-"  # of the socket's folder; its name is the process's
 JOINING = ("_create_c10d_store", "init_process_group")  # have rank, world size and address as their variables
-MOST_CALLS, MOST_FRAMES = 40, 200  # of each group; of a stack
+MAX_CALLS, MAX_FRAMES = 40, 200  # of each group; of a stack
 LONGEST_PATH = 100  # of a socket, for the kernel
 started_in = 0  # the process whose thread answers
 
@@ -114,7 +114,7 @@ def report(module: "ModuleType") -> dict[str, object]:
     main = sys._current_frames().get(threading.main_thread().ident or 0)
     joins, frame = None, main
     stack: list[tuple[str, str, int]] = []
-    while frame is not None and len(stack) < MOST_FRAMES:
+    while frame is not None and len(stack) < MAX_FRAMES:
         stack.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno))
         if (
             joins is None
@@ -168,7 +168,7 @@ def recorded(module: "ModuleType", backend: str) -> list[dict[str, object]]:
     for entry in reversed(pickle.loads(dump).get("entries", ())):
         group, description = entry["process_group"]
         count[group] = count.get(group, 0) + 1
-        if count[group] <= MOST_CALLS:
+        if count[group] <= MAX_CALLS:
             calls.append(
                 {
                     "group": group,

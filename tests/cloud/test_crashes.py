@@ -15,7 +15,7 @@ from . import eks_processes, gke_lifecycle
 from .crash_injection import ProcessKilled, ProcessLife
 
 PAUSE = 30  # seconds until somebody tries again
-MOST = 200  # changing requests of one process
+MAX_REQUESTS = 200  # changing requests of one process
 WHEN = ("before", "after")
 HISTORIES, PARTS = 200, 5
 RUNNING = {"eks": "active", "gke": "running"}  # in the words of the cloud
@@ -78,7 +78,7 @@ def deletion_is_completed(user, points):
     return len(points)
 
 
-EACH = [(point, when) for point in range(MOST) for when in WHEN]
+EACH = [(point, when) for point in range(MAX_REQUESTS) for when in WHEN]
 ACTS = {"deleted": begun_is_deleted, "continued": creation_goes_on, "deleted on": deletion_is_completed}
 SOME = {
     "deleted": [(1, "after"), (4, "before")],

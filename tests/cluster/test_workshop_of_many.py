@@ -22,7 +22,7 @@ from kitlib.k8s.watch import WatchSpec, watch_objects
 
 ROOT = Path(__file__).parents[2]
 ROOMS, AT_ONCE = 30, 10
-MOST_MEMORY = 16 * 2**30
+MAX_MEMORY = 16 * 2**30
 SMALL = {"provider": "existing", "nodes": 2, "epochs": 2, "threshold": 0.5}
 # More is declared than the machine has: the attendees compute in turns, and none of their pods has to wait.
 SHAPE = {"nodes": 4, "cpus": 8, "memory": "16Gi"}
@@ -151,7 +151,7 @@ def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_p
     assert [name for name, notebooks in finished.items() if notebooks == "05"] == sorted(running)
     assert not watcher.over, "a quota did not hold"
     assert {key.partition("/")[0] for key, _ in watcher.waits.values()} == {f"attendee-{n}" for n in running}
-    assert watcher.most < MOST_MEMORY, f"{watcher.most / 2**30:.1f} GiB"
+    assert watcher.most < MAX_MEMORY, f"{watcher.most / 2**30:.1f} GiB"
     write_down(creation_seconds, ended, watcher)
 
 

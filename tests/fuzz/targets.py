@@ -81,7 +81,7 @@ def framer(data: bytes) -> None:
     with contextlib.suppress(spdy.ProtocolError):
         for message in spdy_messages(data):
             for frame in receiving.feed(message):
-                assert len(frame.data) <= spdy.LONGEST and len(frame.headers) <= spdy.MOST_HEADERS
+                assert len(frame.data) <= spdy.LONGEST and len(frame.headers) <= spdy.MAX_HEADERS
 
 
 def tunnel(data: bytes) -> None:

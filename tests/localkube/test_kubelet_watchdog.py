@@ -17,7 +17,7 @@ import pytest
 from localkube.kubelet import heartbeat
 from localkube.kubelet.heartbeat import (
     CURRENT,
-    MOST_STALLS,
+    MAX_STALLS,
     STALLS,
     Heartbeat,
     Watchdog,
@@ -98,7 +98,7 @@ async def test_a_loop_that_stands_still_is_ended_and_the_pod_is_remembered(tmp_p
             assert b'File "<string>"' in written and b"in deep" in written
             assert stalls(tmp_path) == {"guilty": count}
     assert stalled(1) is None
-    assert stalled(MOST_STALLS)[1] == "KubeletStalled"
+    assert stalled(MAX_STALLS)[1] == "KubeletStalled"
 
 
 async def test_a_loop_that_works_or_was_stopped_goes_on(tmp_path):

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from localkube.kubelet.volumes.projected import (
-    MOST_FILES,
+    MAX_FILES,
     PayloadError,
     PodPayload,
     VolumeFile,
@@ -48,8 +48,8 @@ def test_files_are_counted_before_they_are_computed_and_a_pod_has_no_more_than_a
     assert [count_files(source, CONFIGMAP) for source in ({}, {"items": items})] == [3, 1000]
     assert count_files({"optional": True}, None) == 0
     contents = PodPayload()
-    contents.count(MOST_FILES)
-    with pytest.raises(PayloadError, match=f"more than {MOST_FILES} files"):
+    contents.count(MAX_FILES)
+    with pytest.raises(PayloadError, match=f"more than {MAX_FILES} files"):
         contents.count(1)
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from localkube.kubelet.resources.proc_usage import (
-    LEAST_CPU_SECONDS,
+    MIN_CPU_SECONDS,
     TICK_SECONDS,
     MonotonicCounter,
     ProcessTable,
@@ -39,7 +39,7 @@ def test_what_has_ended_has_no_usage():
 
 def test_a_container_that_only_sleeps_has_used_something():
     usage = processes({5: (1, 0, 0, 0)}).usage(5)
-    assert usage.cpu == LEAST_CPU_SECONDS
+    assert usage.cpu == MIN_CPU_SECONDS
     assert usage.memory > 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from localkube.controlplane.progress_deadline import (
     LONGEST,
-    MOST_CRASHES,
+    MAX_CRASHES,
     Activity,
     CrashCount,
     ProgressDeadline,
@@ -65,7 +65,7 @@ def test_work_that_comes_to_nothing_is_given_up_in_the_end():
 def test_a_part_that_ends_again_and_again_is_named_with_its_status():
     deadline = ProgressDeadline(10)
     few, many = (
-        look(deadline, crashes={"etcd": CrashCount(count, 2)}, etcd=1.0) for count in (0, MOST_CRASHES)
+        look(deadline, crashes={"etcd": CrashCount(count, 2)}, etcd=1.0) for count in (0, MAX_CRASHES)
     )
     assert few is None
     assert (many.part, "the last time with status 2" in many.reason) == ("etcd", True)
@@ -74,7 +74,7 @@ def test_a_part_that_ends_again_and_again_is_named_with_its_status():
 def test_ends_before_a_step_forward_are_forgiven():
     deadline = ProgressDeadline(10)
     for progress in range(5):
-        crashes = {"etcd": CrashCount(progress * (MOST_CRASHES - 1), -9)}
+        crashes = {"etcd": CrashCount(progress * (MAX_CRASHES - 1), -9)}
         assert look(deadline, progress, crashes=crashes, etcd=1.0) is None
 
 

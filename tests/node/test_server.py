@@ -101,7 +101,7 @@ async def test_a_container_that_has_not_started_is_said_to_wait(server, client):
 
 @pytest.fixture
 def few_streams(monkeypatch):
-    monkeypatch.setattr(kubelet_server, "MOST_STREAMS", 128)
+    monkeypatch.setattr(kubelet_server, "MAX_STREAMS", 128)
     monkeypatch.setattr(kubelet_server, "NEW_STREAMS", 1000)
 
 

@@ -27,7 +27,7 @@ def test_pauses_grow_to_that_of_torch_and_begin_anew_with_each_rendezvous(rendez
         for _ in range(40):
             pauses(1)
     assert slept[:40] == slept[40:] == sorted(slept[:40])
-    assert (slept[0], slept[39]) == (rendezvous.LEAST_PAUSE, 1)
+    assert (slept[0], slept[39]) == (rendezvous.MIN_PAUSE, 1)
     assert sum(wait < 1 for wait in slept[:40]) < 25  # a waiting worker does not load the store for long
     pauses((0, 0.3))
     assert slept[-1] == (0, 0.3)  # torch's own random one

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parameter_server.evaluation import Evaluation
-from parameter_server.tasks import LEAST_PATIENCE, Ledger
+from parameter_server.tasks import MIN_PATIENCE, Ledger
 
 WORKERS, SERVERS = 4, 2
 
@@ -136,7 +136,7 @@ def test_each_record_counts_once_per_epoch_whatever_dies(size, history):
         elif move == "restart":
             world.restart_master(forget=number)
         elif move == "slow":
-            world.now += 10 * LEAST_PATIENCE
+            world.now += 10 * MIN_PATIENCE
         else:
             world.close_epochs()
         for epoch in range(size["epochs"]):
@@ -174,8 +174,8 @@ def test_a_lost_workers_task_is_handed_out_again_without_what_has_counted():
 def test_a_slow_task_is_handed_out_again_from_its_end_and_the_first_finisher_counts():
     ledger = Ledger(records=4, minibatch=1, minibatches_per_task=4, epochs=1)
     first = ledger.next(0, 0.0)
-    assert ledger.next(1, LEAST_PATIENCE - 1) is None
-    second = ledger.next(1, LEAST_PATIENCE + 1)
+    assert ledger.next(1, MIN_PATIENCE - 1) is None
+    second = ledger.next(1, MIN_PATIENCE + 1)
     assert second.again and second.minibatches == first.minibatches[::-1]
     assert ledger.report(0, second.minibatches, 7.0) == (4, [0])
     assert ledger.report(0, first.minibatches, 8.0) == (0, [])

@@ -35,7 +35,7 @@ from .users import folder_of
 
 
 def depth(process: psutil.Process) -> int:
-    """Count the process namespaces that a process has a number in."""
+    """Count the PID namespaces that a process has a number in."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return len(next(line for line in status if line.startswith("NSpid:")).split()) - 1
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.namespaces
 NAMESPACES = ("ada", "bob")
 # Of the kubelet, above what it had: while the objects exist, and soon after they are gone. What stays is free
 # memory between what is used, which the next attack uses again. Without bounds it was 118 and 113 MiB.
-MOST_BYTES, LEFT_BYTES = 100 << 20, 80 << 20
+MAX_BYTES, LEFT_BYTES = 100 << 20, 80 << 20
 # These make the kubelet itself work; the others are more of the same kinds.
 OF_THE_KUBELET = (
     "expansion_of_open_brackets",
@@ -68,7 +68,7 @@ def attack(cluster, kube, neighbour, names, *, starts):
                 with contextlib.suppress(KitError):  # the API server refuses it, which is as good
                     ada.create(item)
         assert cluster.process("localkube.kubelet") == kubelet
-        assert kubelet.memory_info().rss - before < MOST_BYTES
+        assert kubelet.memory_info().rss - before < MAX_BYTES
     finally:
         for kind in ("Pod", "PersistentVolumeClaim", "Job"):
             for item in ada.get_all(kind):
@@ -128,4 +128,4 @@ def test_a_flood_of_streams_has_its_namespaces_share_and_ends_nothing_of_a_neigh
     assert cluster.process("localkube.kubelet") == kubelet
     assert counts["opened"] > 0
     assert counts["opened"] <= NEW_AT_ONCE + NEW_STREAMS * seconds
-    assert most - before < MOST_BYTES
+    assert most - before < MAX_BYTES

@@ -135,7 +135,7 @@ async def test_connections_beyond_the_limit_are_refused_and_the_others_work():
     echo = await asyncio.start_server(answer_hello, "127.0.0.1", 0)
     port = echo.sockets[0].getsockname()[1]
     client, framer = Client(), spdy.SpdyFramer()
-    most = port_forward.MOST_CONNECTIONS
+    most = port_forward.MAX_CONNECTIONS
     async with echo, tunnel(lambda _: asyncio.open_connection("127.0.0.1", port)) as sock:
         for request in range(most + 1):
             await sock.send_bytes(

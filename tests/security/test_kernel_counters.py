@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.runtime.user_namespace import MOST_PROCESSES, SHARE
+from localkube.runtime.user_namespace import MAX_PROCESSES, SHARE
 
 from ..node.clusters import Pods, pod, python, running_cluster, state_home
 from ..node.restrictions import NOBODY
@@ -87,7 +87,7 @@ def others_have_some(pods):
 def test_a_pod_has_at_most_so_many_processes_and_threads_without_control_groups_too(pods):
     script = COUNT + "threading.stack_size(32768)\ncount = sum(1 for _ in range(5000) if fork())\n"
     script += "print(count, flush=True)\nos._exit(0)"
-    assert int(pods.output(pod(main=python(script)))) < MOST_PROCESSES
+    assert int(pods.output(pod(main=python(script)))) < MAX_PROCESSES
 
 
 def test_a_pod_that_takes_all_that_the_kernel_counts_leaves_some_to_others(pods):

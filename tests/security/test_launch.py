@@ -152,7 +152,7 @@ async def test_no_end_of_many_short_processes_is_lost(runtime):
 
 
 async def launchers(runtime: BareRuntime) -> tuple[psutil.Process, psutil.Process]:
-    """Return the launcher, and the helper that is ahead: the first of its process namespace.
+    """Return the launcher, and the helper that is ahead: the first of its PID namespace.
 
     There is one as soon as a container was started.
     """

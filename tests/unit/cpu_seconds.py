@@ -4,7 +4,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-MOST_SECONDS = 2.0
+MAX_SECONDS = 2.0
 
 
 class TooSlowError(Exception):
@@ -12,7 +12,7 @@ class TooSlowError(Exception):
 
 
 @contextlib.contextmanager
-def cpu_seconds(most: float = MOST_SECONDS) -> Iterator[None]:
+def cpu_seconds(most: float = MAX_SECONDS) -> Iterator[None]:
     """Interrupt what takes longer, regular expressions too."""
 
     def interrupt(number: int, frame: object) -> None:

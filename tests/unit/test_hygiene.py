@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
 import day_sheet  # noqa: E402
 import report  # noqa: E402
 from solutions import fold, unfold  # noqa: E402
-from store_outputs import MOST_BYTES, TYPES, digest  # noqa: E402
+from store_outputs import MAX_BYTES, TYPES, digest  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # Published recipes: no lesson; an exercise where one earns its place.
@@ -26,7 +26,7 @@ APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_com
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
 TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12", "14", "15", "23")
 CHECKED = "nbval-check-output"
-MOST_CELLS, MEDIAN_LINES, WORDS = 40, 3, range(800, 1801)
+MAX_CELLS, MEDIAN_LINES, WORDS = 40, 3, range(800, 1801)
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
@@ -140,7 +140,7 @@ def test_cells_are_few_and_short(notebook, number):
     cells = notebook.cells[:2] + notebook.cells[3:]
     place = to_be_written(cells, number)
     lesson = cells[: place - 1] + cells[place + 2 :]
-    assert 20 <= len(lesson) <= MOST_CELLS
+    assert 20 <= len(lesson) <= MAX_CELLS
     lengths = [len(cell.source.splitlines()) for cell in lesson if cell.cell_type == "code"]
     assert statistics.median(lengths) <= MEDIAN_LINES
 
@@ -172,7 +172,7 @@ def test_pictures_are_stored_and_no_name_of_a_machine(notebook, path):
     private = r"/root/|/home/(?!you)|/tmp/(tmp|trainyard)|PRIVATE KEY|client-key-data|eyJhbGci|<script"
     private = f"{checkout}|{private}"
     assert not re.search(private, text), re.search(private, text)
-    assert path.stat().st_size <= MOST_BYTES
+    assert path.stat().st_size <= MAX_BYTES
 
 
 def test_the_notebooks_that_report_a_figure_of_the_smoke_test_are_those_of_its_page():

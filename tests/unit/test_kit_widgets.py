@@ -10,12 +10,12 @@ import pytest
 
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import curves
-from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
+from kitlib.metrics.curves import MAX_BUCKETS, MAX_BYTES, MAX_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.widgets import run_view, watch
 from kitlib.widgets.cluster_view import ClusterWatch
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
-from kitlib.widgets.run_view import LONGEST, MOST_LINES, LogTail, RunWatch
+from kitlib.widgets.run_view import LONGEST, MAX_LINES, LogTail, RunWatch
 from kitlib.widgets.widget import STATIC, LiveView
 from trainyard_kit.workshop.widget import WorkshopWatch
 
@@ -60,16 +60,16 @@ def test_a_long_run_of_many_ranks_stays_small_and_no_peak_is_lost():
             training.add(step(number, rank=rank, world=64))
     frame = training.frame()
     assert np.nanmax(frame.loss) == 50.0
-    assert 4 * len(frame.steps) * (len(frame.ranks) + 4) <= MOST_BYTES
-    assert len(training._rows[0].view) <= MOST_ROWS
+    assert 4 * len(frame.steps) * (len(frame.ranks) + 4) <= MAX_BYTES
+    assert len(training._rows[0].view) <= MAX_ROWS
     assert frame.steps[-1] >= 99_000
     assert abs(frame.smooth[-1] - 1.0) < 0.01
 
 
 def test_old_points_stay_where_they_are_while_a_run_goes_on():
-    training = TrainingMetrics(step(number, value=math.sin(number)) for number in range(4 * MOST_BUCKETS))
+    training = TrainingMetrics(step(number, value=math.sin(number)) for number in range(4 * MAX_BUCKETS))
     before = training.frame()
-    for number in range(4 * MOST_BUCKETS, 4 * MOST_BUCKETS + 40):
+    for number in range(4 * MAX_BUCKETS, 4 * MAX_BUCKETS + 40):
         training.add(step(number, value=math.sin(number)))
     after = training.frame()
     shared = np.isin(after.steps, before.steps[:-2])
@@ -110,7 +110,7 @@ def test_a_run_without_any_step_can_be_drawn():
 
 def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
     log_tail = LogTail()
-    log_tail.add([(0, Line("2026-01-01T00:00:00Z", "old"))] * (MOST_LINES - 5))
+    log_tail.add([(0, Line("2026-01-01T00:00:00Z", "old"))] * (MAX_LINES - 5))
     log_tail.add([(0, Line("2026-01-01T00:00:01Z", "a")), (1, Line("2026-01-01T00:00:03Z", "d"))])
     late = [Line("2026-01-01T00:00:02.5Z", text) for text in ("b", "c", "x" * 1000)]
     log_tail.add((0, line) for line in late)
@@ -119,7 +119,7 @@ def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
     assert max(len(row[2]) for row in log_tail.rows()) == LONGEST
     log_tail.add([(2, Line("2026-01-01T00:00:04Z", "e"))])
     assert [row[2][:1] for row in log_tail.rows()[-5:]] == ["b", "c", "x", "d", "e"]
-    assert (len(log_tail.rows()), log_tail.total) == (MOST_LINES, MOST_LINES + 1)
+    assert (len(log_tail.rows()), log_tail.total) == (MAX_LINES, MAX_LINES + 1)
 
 
 def contrast(first, second):

@@ -32,7 +32,7 @@ from smoke.timeline import CLUSTER, NOTEBOOK, WAITING
 
 # A notebook waits for half of the time that it takes alone on two cores. More than four lanes have nothing to
 # do: the longest chain takes about a quarter of what all of them do.
-LANES_OF_A_CORE, MOST_LANES = 1.5, 4
+LANES_OF_A_CORE, MAX_LANES = 1.5, 4
 BYTES_OF_A_LANE = 3 * 2**30
 CONTROL_PLANE = "the control plane"
 
@@ -41,7 +41,7 @@ def default_lanes(provider: str) -> int:
     """Return how many notebooks run at once on this machine; one where the cluster is not on it."""
     if provider != "local":
         return 1
-    return max(1, min(int(cores() * LANES_OF_A_CORE), memory() // BYTES_OF_A_LANE, MOST_LANES))
+    return max(1, min(int(cores() * LANES_OF_A_CORE), memory() // BYTES_OF_A_LANE, MAX_LANES))
 
 
 def ready(notebook: Planned) -> bool:

@@ -24,9 +24,9 @@ from trainyard_kit import workshop
 
 NAME, TRAINER = "attacker", "trainer"
 PORT, UDP_PORTS = 9000, range(9001, 9009)
-SETTLE_SECONDS, LEAST_SECONDS, PATIENCE_SECONDS = 5, 60, 60
+SETTLE_SECONDS, MIN_SECONDS, PATIENCE_SECONDS = 5, 60, 60
 # Of the job's speed; and of the time, of which nodes that are off take more or less on either side.
-MOST_LOST, MOST_STOPPED = 0.1, 0.25
+MAX_LOST, MAX_STOPPED = 0.1, 0.25
 SILENT_IMAGES = [f"192.0.2.{number}:5000/silent:1" for number in range(1, 4)]  # of RFC 5737: unused addresses
 # A thread for each thing that all share; each takes until it gets no more, and goes on trying.
 ATTACK = f"""
@@ -235,7 +235,7 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]
         attacked = any(begin <= second < end for begin, end in windows)
         (with_attack if attacked else without).append(steps)
     figures = {"attacked": len(with_attack), "alone": len(without), "lost": None, "stopped": None}
-    if min(len(with_attack), len(without)) < LEAST_SECONDS:
+    if min(len(with_attack), len(without)) < MIN_SECONDS:
         return figures
     speeds = [statistics.median(filter(None, steps)) if any(steps) else 0 for steps in (with_attack, without)]
     stops = [steps.count(0) / len(steps) for steps in (with_attack, without)]
@@ -246,8 +246,8 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]
 def problems(figures: dict[str, Any]) -> list[str]:
     """Judge what `compare` found. Pure."""
     lost, stopped = figures["lost"] or 0, figures["stopped"] or 0
-    slower = [f"an attacker took {lost:.0%} of another's training speed"] * (lost > MOST_LOST)
-    return slower + [f"an attacker stopped another's training for {stopped:.0%}"] * (stopped > MOST_STOPPED)
+    slower = [f"an attacker took {lost:.0%} of another's training speed"] * (lost > MAX_LOST)
+    return slower + [f"an attacker stopped another's training for {stopped:.0%}"] * (stopped > MAX_STOPPED)
 
 
 def _patiently(act: Callable[[], Result]) -> Result:

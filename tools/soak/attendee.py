@@ -17,7 +17,7 @@ from soak.ledger import ABSENT, Ledger
 DESK = "desk"
 PORT = 8000
 LABELS = {"soak": "yes"}
-MOST_JOBS, MOST_OBJECTS = 4, 40
+MAX_JOBS, MAX_OBJECTS = 4, 40
 ANSWER_SECONDS = 30
 # A pod that a lost node takes with it is replaced at once: the soak has no five minutes to wait.
 AT_ONCE = [
@@ -126,7 +126,7 @@ class Attendee:
     # Objects.
 
     def _create_object(self, name: str, content: str) -> str:
-        if len(self._ledger.usable(self.namespace, "ConfigMap")) >= MOST_OBJECTS:
+        if len(self._ledger.usable(self.namespace, "ConfigMap")) >= MAX_OBJECTS:
             return self._on_one("ConfigMap", 0, lambda name: self._delete("ConfigMap", name))
         item = {
             "apiVersion": "v1",
@@ -145,7 +145,7 @@ class Attendee:
         return self._request(kind, name, ABSENT, lambda: self.kube.delete(kind, name))
 
     def _create_job(self, name: str, *, seconds: int) -> str:
-        if len(self._ledger.usable(self.namespace, "Job")) >= MOST_JOBS:
+        if len(self._ledger.usable(self.namespace, "Job")) >= MAX_JOBS:
             return self._on_one("Job", 0, lambda name: self._delete("Job", name))
         script = f"echo begun; sleep {seconds}; until touch /claim/{name}; do sleep 1; done; echo done"
         item = {

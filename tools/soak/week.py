@@ -24,7 +24,7 @@ from trainyard_kit import workshop
 
 AT_ONCE = 32
 # Of kubelet and supervisor, in which they have made what they make once; a short soak shows figures alone.
-MEMORY_AFTER, LEAST_SHARE = 600.0, 1 / 4
+MEMORY_AFTER, MIN_SHARE = 600.0, 1 / 4
 STEADY = 5.0
 STANDSTILL = 300.0  # a Job waits so long at most before it starts another pod
 
@@ -189,7 +189,7 @@ class Soak:
     def _verdict(self) -> dict[str, Any]:
         samples = self.sampler.samples
         lasted = samples["supervisor"][-1].at
-        after = min(MEMORY_AFTER, lasted * LEAST_SHARE)
+        after = min(MEMORY_AFTER, lasted * MIN_SHARE)
         growths = {name: memory.growth(samples[name], after=after) for name in memory.WATCHED}
         for name, figures in growths.items():
             if after == MEMORY_AFTER:  # before, it is what is made once

@@ -17,7 +17,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-MOST_RESTARTS = 20
+MAX_RESTARTS = 20
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     """Run ``parameter_server.<first argument>`` with the other arguments; return its exit status."""
     role, *flags = argv
     code = 0
-    for _ in range(1 + (MOST_RESTARTS if role == "master" else 0)):
+    for _ in range(1 + (MAX_RESTARTS if role == "master" else 0)):
         child = os.fork()
         if child == 0:
             _become(role, flags)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 PATIENCE = 3.0  # times the mean: a task that has taken this long is assigned a second time
-LEAST_PATIENCE = 5.0  # seconds
+MIN_PATIENCE = 5.0  # seconds
 AHEAD = 2  # epochs open at a time: workers do not wait for the slowest, and do not get far ahead
 SMOOTHING = 0.1  # smoothing of the mean, so that it follows a machine that becomes slower
 
@@ -152,7 +152,7 @@ class Ledger:
 
     def _slow(self, now: float) -> tuple[int, int] | None:
         """Return the longest running task with a single worker, if it is too slow."""
-        patience = max(LEAST_PATIENCE, PATIENCE * self.mean_seconds)
+        patience = max(MIN_PATIENCE, PATIENCE * self.mean_seconds)
         for key, doing in self._doing.items():
             if doing.since > now - patience:
                 return None

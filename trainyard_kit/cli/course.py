@@ -22,7 +22,7 @@ TEMPLATE = "trainyard_kit/clouds/eks/cluster.yaml"  # of the packages, where a n
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
 # Of the notebooks' folder: what learners made beside them, as my_digits.py or a notebook's copy, is theirs.
 COURSE = re.compile(r"notebooks/(\d\d_\w+\.ipynb|sanitize\.cfg|\w+/.*)|(?!notebooks/).*")
-MOST_NAMED = 5
+MAX_NAMED = 5
 ROOM_MB = 20
 
 
@@ -44,8 +44,8 @@ def copy_course(folder: Path) -> list[Path]:
     existing = {name for name in sources if (folder / name).exists()}
     changed = [name for name in existing if not filecmp.cmp(sources[name], folder / name, shallow=False)]
     if changed:
-        named = ", ".join(map(str, sorted(changed)[:MOST_NAMED]))
-        more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+        named = ", ".join(map(str, sorted(changed)[:MAX_NAMED]))
+        more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
         raise BadInput(
             f"these files differ from the course's, and would be overwritten: {named}{more}",
             about=str(folder),

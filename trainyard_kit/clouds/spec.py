@@ -12,7 +12,7 @@ from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.tags import Tags
 
-HOURS, MOST_HOURS, DISK_GB = 8, 336, 100
+HOURS, MAX_HOURS, DISK_GB = 8, 336, 100
 POOL = "trainyard/pool"  # the label of nodes
 COMMON_OPTIONS = {
     "hours": f"after which the cloud itself deletes it; by default {HOURS}",
@@ -149,8 +149,8 @@ def until_of(hours: object) -> datetime:
 
 
 def hours_of(hours: object) -> float:
-    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MOST_HOURS:
+    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MAX_HOURS:
         raise BadInput(
-            f"hours are a number from 0.5 to {MOST_HOURS}", about=f"hours={hours!r}", fix=f"`hours={HOURS}`"
+            f"hours are a number from 0.5 to {MAX_HOURS}", about=f"hours={hours!r}", fix=f"`hours={HOURS}`"
         )
     return float(hours)

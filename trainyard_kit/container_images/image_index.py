@@ -27,7 +27,7 @@ from trainyard_kit.container_images.registry import DOCKER_CONFIG
 
 SECONDS = 3
 AMD64, LABEL = "amd64", "kubernetes.io/arch"
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 ACCEPTED = ",".join(
     f"application/{kind}"
     for kind in (
@@ -187,4 +187,4 @@ def _get(url: str, authorization: str) -> Any:
     if authorization:  # and not to the store to which blobs are redirected
         request.add_unredirected_header("Authorization", authorization)
     with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        return json.loads(answer.read(MOST_BYTES))
+        return json.loads(answer.read(MAX_BYTES))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
 EVENTS_SECONDS = 1.0
-MOST_POINTS = 1500
+MAX_POINTS = 1500
 HINT = "The buttons are in front ends such as JupyterLab; run.kill(rank=1), run.scale(4) do the same."
 
 JOIN_SECONDS = 10
@@ -158,7 +158,7 @@ class Dashboard(RunWatch):
 def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
     """Flatten the steps into rows for the browser: seconds, loss, and the loss of repeated steps again."""
     steps = [step for step in timeline.steps if step.loss is not None]
-    thin = 1 + len(steps) // MOST_POINTS
+    thin = 1 + len(steps) // MAX_POINTS
     shown = [step for index, step in enumerate(steps) if step.repeated or index % thin == 0]
     again = [step.loss if step.repeated else np.nan for step in shown]
     times = [step.time - timeline.began for step in shown]

@@ -18,8 +18,8 @@ from trainyard_kit.workshop.progress_reporter import DONE, FAILED, RUNNING, Note
 
 COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
 STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
-MOST_TROUBLES = 2  # in a row
-LONGEST_ENTRY, LONGEST_TROUBLE, MOST_NOTEBOOKS = 2000, 300, 50  # what a reporter writes is shorter
+MAX_TROUBLES = 2  # in a row
+LONGEST_ENTRY, LONGEST_TROUBLE, MAX_NOTEBOOKS = 2000, 300, 50  # what a reporter writes is shorter
 # Errors of values with another type, form or size than the kit writes.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -89,7 +89,7 @@ def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
             positions.append(_position(notebook, text))
         except UNREADABLE:
             continue
-    return tuple(sorted(positions, key=lambda position: position.at, reverse=True)[:MOST_NOTEBOOKS])
+    return tuple(sorted(positions, key=lambda position: position.at, reverse=True)[:MAX_NOTEBOOKS])
 
 
 def _position(notebook: str, text: str) -> NotebookPosition:
@@ -120,8 +120,8 @@ def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ..
     progress = status.notebooks[0] if status.notebooks else None
     cell = f"{progress.cell} of {progress.of}" if progress and progress.cell else None
     doing = f"{STATE_WORDS[progress.state]} {age(progress.at, now)}" if progress else "not seen yet"
-    more = len(status.troubles) - MOST_TROUBLES
-    troubles = status.troubles[:MOST_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
+    more = len(status.troubles) - MAX_TROUBLES
+    troubles = status.troubles[:MAX_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
     finished = " ".join(notebook.partition("_")[0] for notebook in status.finished)
     return (
         status.name,

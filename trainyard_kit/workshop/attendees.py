@@ -37,7 +37,7 @@ JOB_QUOTA = {resource: count for kind in JOBS for resource, count in kind.quota.
 LONGEST_NAME = 40
 LIMITS_OF_REQUESTS = 8  # what pods may use of memory for a moment, in all, for each byte that they request
 ENDED_PODS = 10  # how many times as many pods may be kept after their end
-LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
+MIN_HOURS, MAX_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
 COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
 PAGE = """\
 You are "{name}" in the workshop on the cluster "{cluster}".
@@ -105,9 +105,9 @@ class Quota:
 def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     """Create an attendee, or update the quota of one and create a new token."""
     namespace = namespace_of(name)
-    if not LEAST_HOURS <= hours <= MOST_HOURS:
+    if not MIN_HOURS <= hours <= MAX_HOURS:
         raise BadInput(
-            f"a kubeconfig works for {LEAST_HOURS:.2g} to {MOST_HOURS} hours",
+            f"a kubeconfig works for {MIN_HOURS:.2g} to {MAX_HOURS} hours",
             about=f'hours={hours!r}, for attendee "{name}"',
             fix="`hours=12`, and again when it has expired",
         )

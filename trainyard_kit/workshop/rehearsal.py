@@ -60,7 +60,7 @@ def rehearse(
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
     limits = workshop.limits(quota)
-    people = check_count(attendees, what="attendees", least=1, most=workshop.MOST)
+    people = check_count(attendees, what="attendees", least=1, most=workshop.MAX_ATTENDEES)
     by_dataset = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
     rows: list[tuple[object, ...]] = []
     with progress("rehearsal") as line:

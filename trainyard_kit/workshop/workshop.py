@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainyard_kit.workshop.widget import WorkshopWatch
 
 Result = TypeVar("Result")
-MOST, AT_ONCE = 500, 8
+MAX_ATTENDEES, AT_ONCE = 500, 8
 log = logging.getLogger("trainyard")
 
 
@@ -230,7 +230,7 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
 
 def _people(requested: int | Sequence[str]) -> list[str]:
     if isinstance(requested, int) or not isinstance(requested, Iterable) or isinstance(requested, str):
-        count = check_count(requested, what="attendees", least=1, most=MOST)
+        count = check_count(requested, what="attendees", least=1, most=MAX_ATTENDEES)
         return [f"{number:02}" for number in range(1, count + 1)]
     people = list(dict.fromkeys(requested))
     if not people:

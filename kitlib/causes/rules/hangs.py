@@ -27,7 +27,7 @@ STATES = {
 ORDER = "have all ranks call the same collectives in the same order: none in `if rank == 0:`"
 PAIR = "pair each send with a recv of that rank, or use isend"
 P2P = ("send", "recv")
-MOST_LINES = 12
+MAX_LINES = 12
 LATE_SHARE, LATE_CALLS = 0.3, 10  # of the time that a rank makes the others wait; in at least so many calls
 
 
@@ -97,7 +97,7 @@ def _state_lines(ranks: Sequence[RankState]) -> list[str]:
         word = STATES.get(state.state, state.state)
         lines.setdefault(f"{word}{location}{waits}, {state.cpu:.0%} of a core", []).append(state.rank)
     texts = [f"{names(where)}: {text}" for text, where in lines.items()]
-    return texts[:MOST_LINES] + ([f"and {len(texts) - MOST_LINES} others"] if len(texts) > MOST_LINES else [])
+    return texts[:MAX_LINES] + ([f"and {len(texts) - MAX_LINES} others"] if len(texts) > MAX_LINES else [])
 
 
 def _stopped(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:

@@ -14,10 +14,10 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 # A string with its NUL, and all of them with their pointers: https://man7.org/linux/man-pages/man2/execve.2.html
 STRING_BYTES = 128 * 1024
-_LEAST_BYTES, _MOST_BYTES = 128 * 1024, 6 * 1024 * 1024
+_MIN_BYTES, _MAX_BYTES = 128 * 1024, 6 * 1024 * 1024
 _POINTER_BYTES = 8
 # In this process a short string takes a hundred bytes, ten times what the kernel counts.
-MOST_STRINGS = 1 << 16
+MAX_STRINGS = 1 << 16
 PATH_BYTES = 4096
 MESSAGE_CHARACTERS = 1024  # of an Event; the names in it can be as long as a pod's specification
 
@@ -57,8 +57,8 @@ class ArgumentSpace:
             raise too_long(what, f"a string of {size} bytes, and the kernel takes {self._string}")
         self._used += size + _POINTER_BYTES
         self._count += 1
-        if self._count > MOST_STRINGS:
-            raise too_long(what, f"a process gets at most {MOST_STRINGS} arguments and variables")
+        if self._count > MAX_STRINGS:
+            raise too_long(what, f"a process gets at most {MAX_STRINGS} arguments and variables")
         if self._used > self._size:
             raise too_long(what, f"the kernel takes {self._size} bytes of arguments and environment in all")
 
@@ -66,8 +66,8 @@ class ArgumentSpace:
 def argument_bytes() -> int:
     """The kernel's limit on arguments and environment together."""
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    quarter = _MOST_BYTES if stack == resource.RLIM_INFINITY else stack // 4
-    return max(_LEAST_BYTES, min(_MOST_BYTES, quarter))
+    quarter = _MAX_BYTES if stack == resource.RLIM_INFINITY else stack // 4
+    return max(_MIN_BYTES, min(_MAX_BYTES, quarter))
 
 
 def text_bytes(text: str) -> int:

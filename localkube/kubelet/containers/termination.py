@@ -17,7 +17,7 @@ from localkube.kubelet.status.restart_policy import is_sidecar
 from localkube.tasks import wait_for_first
 
 # The minimum after hooks and waiting have used up the grace period, as in the kubelet.
-LEAST_SECONDS = 2.0
+MIN_SECONDS = 2.0
 Kill = Callable[[Process, int], Awaitable[None]]
 
 
@@ -66,7 +66,7 @@ async def end(
         await _within(process, deadline, asyncio.gather(*(earlier.wait() for earlier in predecessors)))
     if grace > 0 and process.running:
         if hook or predecessors:
-            deadline = max(deadline, loop.time() + LEAST_SECONDS)
+            deadline = max(deadline, loop.time() + MIN_SECONDS)
         await kill(process, stop_signal)
     await end_by(process, deadline, kill=kill)
 

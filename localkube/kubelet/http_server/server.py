@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 API_SERVER = "kube-apiserver-kubelet-client"
 NOT_YET = ("run", "checkpoint")
 # Handshakes at a time, each with a deadline; connections in all; those that wait in the kernel.
-HANDSHAKES, HANDSHAKE_SECONDS, MOST_CONNECTIONS, BACKLOG = 64, 10.0, 4096, 128
+HANDSHAKES, HANDSHAKE_SECONDS, MAX_CONNECTIONS, BACKLOG = 64, 10.0, 4096, 128
 IDLE_SECONDS = 120.0
-MOST_STREAMS, LEAST_STREAMS, NEW_STREAMS, NEW_AT_ONCE = 2048, 128, 20, 200
+MAX_STREAMS, MIN_STREAMS, NEW_STREAMS, NEW_AT_ONCE = 2048, 128, 20, 200
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 
 
@@ -113,7 +113,7 @@ class KubeletServer:
 
     def _is_admitted(self, client: socket.socket) -> bool:
         assert self._runner.server is not None
-        if len(self._runner.server.connections) >= MOST_CONNECTIONS:
+        if len(self._runner.server.connections) >= MAX_CONNECTIONS:
             return False
         try:
             return self._clients is None or client.getpeername()[0] in self._clients
@@ -212,7 +212,7 @@ class KubeletServer:
 def stream_shares() -> Shares:
     """Create the shares of namespaces in streams: an eighth of this process's descriptors, two for each."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(LEAST_STREAMS, min(MOST_STREAMS, limit // 8))
+    most = max(MIN_STREAMS, min(MAX_STREAMS, limit // 8))
     return Shares(most, of_client=most // 4)
 
 

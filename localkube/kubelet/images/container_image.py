@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 OPAQUE = "user.overlay.opaque"
 
 
@@ -113,7 +113,7 @@ def _read_in_layer(root: Path, parts: Sequence[str]) -> bytes | None:
             return HIDDEN
         file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
         with os.fdopen(file, "rb") as stream:
-            return stream.read(MOST_BYTES)
+            return stream.read(MAX_BYTES)
     except FileNotFoundError:
         return HIDDEN if opaque else None
     except OSError:  # a whiteout or a symlink on the path, or a file that we may not read

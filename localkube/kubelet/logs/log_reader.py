@@ -23,7 +23,7 @@ from localkube.kubelet.logs.container_log import (
     segments,
 )
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 
 
 class LogSubscription:
@@ -47,7 +47,7 @@ class LogSubscription:
         self._changed.set()
         if not self.listens or self._behind:
             return
-        if end is None or self._size > MOST_BYTES:
+        if end is None or self._size > MAX_BYTES:
             self._behind = True
         else:
             self._texts.append(text)

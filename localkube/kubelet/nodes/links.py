@@ -24,8 +24,8 @@ from localkube.runtime.pod_network import BRIDGE
 
 MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 SECONDS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-LEAST, MOST = 64_000, 400 * 10**9
-MOST_LATENCY = 10 * 10**9
+MIN_BANDWIDTH, MAX_BANDWIDTH = 64_000, 400 * 10**9
+MAX_LATENCY = 10 * 10**9
 # A frame with a payload of 1,448 bytes has 1,514: the bandwidth of a link is that of the payload.
 FRAME = 1514 / 1448
 SAMPLE_SECONDS = 0.5
@@ -268,7 +268,7 @@ def _bandwidth(text: str) -> int:
     """Parse a bandwidth such as ``100Mbit`` into bits per second."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:bit|bit/s|bps)?", text.strip(), re.IGNORECASE)
     bits = round(float(match[1]) * MULTIPLES[match[2].lower()]) if match else 0
-    if not LEAST <= bits <= MOST:
+    if not MIN_BANDWIDTH <= bits <= MAX_BANDWIDTH:
         raise LocalClusterError(
             "a bandwidth is in bits per second, from 64kbit to 400Gbit",
             about=text,
@@ -281,7 +281,7 @@ def _latency(text: str) -> int:
     """Parse a latency such as ``2ms`` into nanoseconds; empty means 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(us|ms|s)", text.strip(), re.IGNORECASE)
     latency = round(float(match[1]) * SECONDS[match[2].lower()]) if match else 0
-    if text and not match or latency > MOST_LATENCY:
+    if text and not match or latency > MAX_LATENCY:
         raise LocalClusterError(
             "a latency is a time of at most ten seconds", about=text, fix="write it like 2ms"
         )

@@ -19,7 +19,7 @@ from localkube.tasks import start_task
 log = logging.getLogger(__name__)
 
 RUNNING, STOPPED, ISOLATED = "running", "stopped", "isolated"
-RETRY_SECONDS, REGISTER_SECONDS, MOST_REGISTER_SECONDS = 0.05, 5, 60
+RETRY_SECONDS, REGISTER_SECONDS, MAX_REGISTER_SECONDS = 0.05, 5, 60
 PASSING = (0, 403, 429, 500, 503)
 
 
@@ -89,7 +89,7 @@ class VirtualNode:
                 return
             except TimeoutError:
                 log.warning("the API server has not answered the registration of %s; again", self.name)
-                timeout = min(2 * timeout, MOST_REGISTER_SECONDS)
+                timeout = min(2 * timeout, MAX_REGISTER_SECONDS)
             except ApiError as error:
                 if error.status not in PASSING:
                     raise

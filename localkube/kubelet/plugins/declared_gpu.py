@@ -25,7 +25,7 @@ MODELS = {
     "B200": ("NVIDIA B200", "Blackwell", "10.0.0", 180, 2250, True),
 }
 REFERENCE_MS, REFERENCE_TFLOPS = 4.0, 312  # an image on a simulated A100
-MOST_GPUS = 16
+MAX_GPUS = 16
 HOW = "docs/gpus.md shows how GPUs are declared"
 NVLINK, NO_NVLINK = ("none", "node", "rack"), ("T4", "L4", "L40S")  # PCIe cards
 
@@ -68,9 +68,9 @@ class DeclaredGpu:
             gpu = cls(model, int(values["count"]), memory, values["nvlink"], round(pace, 3))
         except ValueError as error:
             raise LocalClusterError(f"not a number: {error}", about=text, fix=HOW) from error
-        fits = 1 <= gpu.count <= MOST_GPUS and memory >= 1 << 30 and 0 <= pace < 1e6
+        fits = 1 <= gpu.count <= MAX_GPUS and memory >= 1 << 30 and 0 <= pace < 1e6
         if not fits or gpu.nvlink not in NVLINK:
-            limits = f"1 to {MOST_GPUS} GPUs, 1Gi or more, nvlink of {', '.join(NVLINK)}, a pace from 0 ms on"
+            limits = f"1 to {MAX_GPUS} GPUs, 1Gi or more, nvlink of {', '.join(NVLINK)}, a pace from 0 ms on"
             raise LocalClusterError(f"a node declares {limits}", about=text, fix=HOW)
         if gpu.nvlink != "none" and model in NO_NVLINK:
             raise LocalClusterError(f"{model} has no NVLink", about=text, fix="leave nvlink out")

@@ -29,7 +29,7 @@ SLICES = api_path("resource.k8s.io/v1/resourceslices")
 HEALTH = "v1alpha1.DRAResourceHealth"
 HEALTH_SECONDS, HEALTH_RETRY_SECONDS, LONGEST_MESSAGE = 30.0, 5.0, 1024
 HEALTHS = {0: "Unknown", 1: "Healthy", 2: "Unhealthy"}
-MOST_DEVICES = 4096  # of a node whose health is kept
+MAX_DEVICES = 4096  # of a node whose health is kept
 REGISTRATION = "pluginregistration.Registration"
 VERSIONS = ("v1", "v1beta1")  # of which the messages are the same
 
@@ -180,7 +180,7 @@ class DraDrivers:
                 ):
                     for item in answer.devices:
                         place = driver, item.device.pool_name, item.device.device_name
-                        if place not in self._health and len(self._health) >= MOST_DEVICES:
+                        if place not in self._health and len(self._health) >= MAX_DEVICES:
                             continue  # a driver is a pod's program
                         health = {"health": HEALTHS.get(item.health, HEALTHS[0])}
                         if text := item.message:

@@ -58,7 +58,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "dri", "i
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
-MOST_KEYS = 1 << 17  # of the objects that a container's variables name: they are in memory at a time
+MAX_KEYS = 1 << 17  # of the objects that a container's variables name: they are in memory at a time
 TORCHRUN_AT = "/torchrun"  # and an interpreter's torchrun, where the cache has it
 APPLETS_AT = "/busybox"  # where every user of a container finds what stands in for BusyBox's programs
 ENV_FILE_BYTES = 1 << 20
@@ -417,8 +417,8 @@ async def _existing(
     for name in sorted(names):
         if (item := await read(pod, name)) is not None:
             objects[name], keys = item, keys + len(item.get("data") or ())
-            if keys > MOST_KEYS:
-                raise too_long(f"environment from {name}", f"more than {MOST_KEYS} keys are named")
+            if keys > MAX_KEYS:
+                raise too_long(f"environment from {name}", f"more than {MAX_KEYS} keys are named")
     return objects
 
 

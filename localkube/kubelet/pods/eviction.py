@@ -40,7 +40,7 @@ Object = Mapping[str, Any]
 LOOK_SECONDS, CLEANUP_SECONDS = 10.0, 30.0
 # What the disk has less before the next look: when it may be, and at once.
 POLL_SECONDS, GROWTH, MUCH_GROWTH = 0.2, 32 << 20, 256 << 20
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def worth_it(usages: Iterable[PodUsage], *, missing: int) -> list[PodUsage]:
     No pod is evicted for less than a megabyte, nor for less than a hundredth of the disk that is missing: it
     would not help, and what a claim holds is not freed by the end of its pod.
     """
-    least = max(LEAST_BYTES, missing // 100)
+    least = max(MIN_BYTES, missing // 100)
     return [usage for usage in usages if usage.used >= least or usage.excess]
 
 

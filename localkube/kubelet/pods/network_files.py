@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 DOMAIN = "cluster.local"
-MOST_HOSTNAME, MOST_FQDN = 63, 64
+MAX_HOSTNAME, MAX_FQDN = 63, 64
 # Of what glibc's resolver reads.
-MOST_SERVERS, MOST_SEARCHES, MOST_SEARCH_CHARACTERS, MOST_DOMAIN = 3, 32, 2048, 253
+MAX_SERVERS, MAX_SEARCHES, MAX_SEARCH_CHARACTERS, MAX_DOMAIN = 3, 32, 2048, 253
 HOSTS = """\
 # Kubernetes-managed hosts file.
 127.0.0.1\tlocalhost
@@ -54,17 +54,17 @@ def hostname(pod: Object, *, node: str) -> tuple[str, str]:
     if spec.get("subdomain"):
         full = f"{name}.{spec['subdomain']}.{metadata['namespace']}.svc.{DOMAIN}"
     if full and spec.get("setHostnameAsFQDN"):
-        if len(full) > MOST_FQDN:
+        if len(full) > MAX_FQDN:
             raise HostnameError(
                 f'failed to construct FQDN from pod hostname and cluster domain, FQDN "{full}" is too long '
-                f"({MOST_FQDN} characters is the max, {len(full)} characters requested)"
+                f"({MAX_FQDN} characters is the max, {len(full)} characters requested)"
             )
         return full, full
     return name, full
 
 
 def _truncated(name: str) -> str:
-    return name if len(name) <= MOST_HOSTNAME else name[:MOST_HOSTNAME].rstrip("-.")
+    return name if len(name) <= MAX_HOSTNAME else name[:MAX_HOSTNAME].rstrip("-.")
 
 
 def hosts(pod: Object, *, name: str, full: str, addresses: Iterable[str], of_node: str = "") -> str:
@@ -144,14 +144,14 @@ def resolver(pod: Object, *, cluster: str, of_node: Resolver) -> tuple[Resolver,
 
 def _within_limits(resolver: Resolver) -> tuple[Resolver, list[str]]:
     left_out = []
-    servers = resolver.servers[:MOST_SERVERS]
+    servers = resolver.servers[:MAX_SERVERS]
     if servers != resolver.servers:
         left_out.append(
             "Nameserver limits were exceeded, some nameservers have been omitted, "
             f"the applied nameserver line is: {' '.join(servers)}"
         )
-    searches = tuple(search for search in resolver.searches[:MOST_SEARCHES] if len(search) <= MOST_DOMAIN)
-    while len(" ".join(searches)) > MOST_SEARCH_CHARACTERS:
+    searches = tuple(search for search in resolver.searches[:MAX_SEARCHES] if len(search) <= MAX_DOMAIN)
+    while len(" ".join(searches)) > MAX_SEARCH_CHARACTERS:
         searches = searches[:-1]
     if searches != resolver.searches:
         left_out.append(

@@ -13,7 +13,7 @@ from typing import Any
 from localkube.errors import ApiError
 from localkube.kubelet.pods.eviction import PodUsage
 from localkube.kubelet.quantity import quantity
-from localkube.kubelet.resources.pressure import MOST_DISK, Observation
+from localkube.kubelet.resources.pressure import MAX_DISK, Observation
 from localkube.kubelet.volumes.volume_shares import MEMORY, VolumeShares
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Item = dict[str, str]
 def is_short(signal: str, observation: Observation) -> bool:
     """Check whether there is little left, before pods are evicted for it."""
     least = observation.capacity * SIGNALS[signal][2]
-    return observation.available < (min(least, 2 * MOST_DISK) if signal == "nodefs.available" else least)
+    return observation.available < (min(least, 2 * MAX_DISK) if signal == "nodefs.available" else least)
 
 
 def of_machine(signal: str, observation: Observation, usages: Iterable[PodUsage]) -> Item:

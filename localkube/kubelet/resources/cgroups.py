@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 RECORD = "control-groups.json"
 BEST_EFFORT, PROBE = "best-effort", "probe.main.0"
-PERIOD_MICROSECONDS, LEAST_QUOTA = 100_000, 1000
-LEAST_SHARES, MOST_SHARES = 2, 262_144
+PERIOD_MICROSECONDS, MIN_QUOTA = 100_000, 1000
+MIN_SHARES, MAX_SHARES = 2, 262_144
 # Of a pod; threads count. A kubelet's default is no limit; this one stops a fork bomb, but no training.
 PIDS_LIMIT = 4096
 REMOVAL_SECONDS, REMOVAL_POLL_SECONDS = 2.0, 0.02
@@ -358,22 +358,20 @@ class ControlGroups:
         if self.version == 1:
             shares = number(group / "cpu.shares")
         else:
-            span = MOST_SHARES - LEAST_SHARES
-            shares = LEAST_SHARES + max(0, number(group / "cpu.weight") - 1) * span // 9999
-        return shares / 1024 if shares > LEAST_SHARES else 0.0
+            span = MAX_SHARES - MIN_SHARES
+            shares = MIN_SHARES + max(0, number(group / "cpu.weight") - 1) * span // 9999
+        return shares / 1024 if shares > MIN_SHARES else 0.0
 
     def _weigh(self, group: Path, cores: float) -> None:
         """Set a group's CPU weight from its request, as the kubelet does."""
-        shares = min(MOST_SHARES, max(LEAST_SHARES, int(cores * 1024)))
+        shares = min(MAX_SHARES, max(MIN_SHARES, int(cores * 1024)))
         if self.version == 2:
-            _write(
-                group / "cpu.weight", str(1 + (shares - LEAST_SHARES) * 9999 // (MOST_SHARES - LEAST_SHARES))
-            )
+            _write(group / "cpu.weight", str(1 + (shares - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)))
         else:
             _write(group / "cpu.shares", str(shares))
 
     def _limit_cpu(self, group: Path, cores: float | None) -> None:
-        quota = max(LEAST_QUOTA, int(cores * PERIOD_MICROSECONDS)) if cores else None
+        quota = max(MIN_QUOTA, int(cores * PERIOD_MICROSECONDS)) if cores else None
         if self.version == 2:
             _write(group / "cpu.max", f"{quota or 'max'} {PERIOD_MICROSECONDS}")
         else:

@@ -30,7 +30,7 @@ STALLED = {
         "end what reads and writes most",
     ),
 }
-LEAST = {  # the fraction of the capacity below which it is reported
+THRESHOLDS = {  # the fraction of the capacity below which it is reported
     "memory.available": (0.05, "memory", "end programs and runs that need most of it"),
     "nodefs.available": (0.05, "disk", "free space: `python -m localkube cache`, old volumes and clusters"),
     "nodefs.inodesFree": (0.05, "disk (inodes)", "delete small files: old volumes and clusters"),
@@ -97,7 +97,7 @@ def _share(file: Path, kind: str) -> float:
 
 def _little(observations: dict[str, Observation]) -> list[Overload]:
     items = []
-    for signal, (least, resource, fix) in LEAST.items():
+    for signal, (least, resource, fix) in THRESHOLDS.items():
         if (observation := observations.get(signal)) is None or not observation.capacity:
             continue
         little = observation.available < LITTLE_DISK if signal == "nodefs.available" else False

@@ -26,7 +26,7 @@ SIGNALS = {
 CRITICAL = 2_000_000_000
 # A kubelet's defaults, and a twentieth of the processes, for which it has none. A kubelet's tenth of the disk
 # is meant for nodes' disks: of a workstation's large disk, it is more than a cluster needs.
-MOST_DISK = 5 << 30
+MAX_DISK = 5 << 30
 HARD = "memory.available<100Mi,nodefs.available<{disk},nodefs.inodesFree<5%,pid.available<5%"
 TRANSITION_SECONDS = 300.0
 _LIMITED = (
@@ -37,7 +37,7 @@ _LIMITED = (
 
 def default_thresholds(disk: int) -> str:
     """The default hard thresholds, for a disk of this size in bytes."""
-    return HARD.format(disk="10%" if disk // 10 < MOST_DISK else f"{MOST_DISK >> 30}Gi")
+    return HARD.format(disk="10%" if disk // 10 < MAX_DISK else f"{MAX_DISK >> 30}Gi")
 
 
 @dataclass(frozen=True)

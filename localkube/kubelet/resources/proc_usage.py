@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 # The minimum, which starting takes: less is not measured, and metrics-server takes zero for an error.
-LEAST_CPU_SECONDS = 0.001
-LEAST_MEMORY_BYTES = 4096
+MIN_CPU_SECONDS = 0.001
+MIN_MEMORY_BYTES = 4096
 OWN_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:")
 
 
@@ -60,9 +60,9 @@ class ProcessTable:
         tree = self.tree(pid)
         if not tree:
             return None
-        cpu = max(LEAST_CPU_SECONDS, sum(self._seconds[process] for process in tree))
+        cpu = max(MIN_CPU_SECONDS, sum(self._seconds[process] for process in tree))
         memory = sum(own_memory(process, read=self._read) for process in tree)
-        return Usage(cpu, max(LEAST_MEMORY_BYTES, memory))
+        return Usage(cpu, max(MIN_MEMORY_BYTES, memory))
 
 
 class MonotonicCounter:

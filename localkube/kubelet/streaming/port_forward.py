@@ -34,7 +34,7 @@ PIECE_BYTES = 256  # the overhead of each buffered piece
 # kubectl sends 32 KiB at once, the Python client a megabyte.
 LARGEST_MESSAGE = 4 * 1024 * 1024
 # The streams at a time that Go's HTTP/2 servers allow a client.
-MOST_CONNECTIONS = 250
+MAX_CONNECTIONS = 250
 TURNS = 1000
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -133,7 +133,7 @@ class SpdyTunnel:
         """Add a stream to its connection; False if there are too many, or it is invalid."""
         request, kind, port = (frame.headers.get(name, "") for name in ("requestid", "streamtype", "port"))
         pair = self._pairs.get(request)
-        if pair is None and len(self._pairs) >= MOST_CONNECTIONS:
+        if pair is None and len(self._pairs) >= MAX_CONNECTIONS:
             return False
         if kind not in ("data", "error") or not is_port(port) or pair and getattr(pair, kind) is not None:
             return False

@@ -19,7 +19,7 @@ from localkube.kubelet.streaming.channels import Channels, accept
 
 WITH_STATUS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 PROTOCOLS = (*WITH_STATUS, "channel.k8s.io", "base64.channel.k8s.io")
-MOST_SIZE_BYTES = 1024
+MAX_SIZE_BYTES = 1024
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 SUCCESS = {"metadata": {}, "status": "Success"}
 
@@ -114,7 +114,7 @@ def error_status(message: str) -> dict[str, Any]:
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    if len(data) > MOST_SIZE_BYTES:
+    if len(data) > MAX_SIZE_BYTES:
         return None
     try:
         size = json.loads(data)

@@ -19,7 +19,7 @@ HEADER = 8
 REFUSED_STREAM = 3
 LONGEST = 1 << 24
 # Limits of one stream's headers: kubectl's have 100 bytes; the number is moby/spdystream's limit.
-MOST_HEADER_BYTES, MOST_HEADERS = 1 << 14, 1000
+MAX_HEADER_BYTES, MAX_HEADERS = 1 << 14, 1000
 
 _WORDS = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language "
@@ -91,11 +91,11 @@ class SpdyFramer:
         return SpdyFrame(kind, number, fin, headers)
 
     def _headers(self, block: bytes) -> dict[str, str]:
-        text = self._inflate.decompress(block, MOST_HEADER_BYTES)
+        text = self._inflate.decompress(block, MAX_HEADER_BYTES)
         if self._inflate.unconsumed_tail:
-            raise ProtocolError(f"headers of more than {MOST_HEADER_BYTES} bytes")
+            raise ProtocolError(f"headers of more than {MAX_HEADER_BYTES} bytes")
         (count,) = struct.unpack_from(">I", text)
-        if count > MOST_HEADERS:
+        if count > MAX_HEADERS:
             raise ProtocolError(f"{count} headers")
         texts, offset = [], 4
         for _ in range(2 * count):

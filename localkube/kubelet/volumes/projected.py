@@ -21,7 +21,7 @@ from localkube.kubelet.containers import downward_api
 
 Object = Mapping[str, Any]
 DEFAULT_MODE = 0o644
-MOST_FILES = 1 << 16
+MAX_FILES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class PodPayload:
             PayloadError: There are too many.
         """
         self.files += files
-        if self.files > MOST_FILES:
+        if self.files > MAX_FILES:
             raise PayloadError(
-                f"the volumes of this pod have more than {MOST_FILES} files of ConfigMaps, Secrets and fields"
+                f"the volumes of this pod have more than {MAX_FILES} files of ConfigMaps, Secrets and fields"
             )
 
     def decode(self, decode: Callable[[Object], dict[str, bytes]], item: Object | None) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from localkube.kubelet.volumes.projected import VolumeFile
 MEMORY, DISK = "memory", "disk"
 MEBIBYTE = 1 << 20
 # The memory of all (``runtime/namespaces.py``), and the most of a disk; a namespace has an eighth of each.
-MOST = {MEMORY: 512 * MEBIBYTE, DISK: 8192 * MEBIBYTE}
+LIMITS = {MEMORY: 512 * MEBIBYTE, DISK: 8192 * MEBIBYTE}
 NAMESPACES = 8
 WORDS = {MEMORY: "Secrets and tokens", DISK: "ConfigMaps and downward API files"}
 PAGE = 4096
@@ -38,7 +38,7 @@ class VolumeShares:
         room: Bytes for all namespaces, in memory and on the disk.
     """
 
-    room: Mapping[str, int] = field(default_factory=lambda: dict(MOST))
+    room: Mapping[str, int] = field(default_factory=lambda: dict(LIMITS))
     _held: dict[tuple[str, str], tuple[str, str, int]] = field(default_factory=dict)
 
     @classmethod
@@ -46,7 +46,7 @@ class VolumeShares:
         """Divide the file systems of two directories: all of the memory, and an eighth of the disk."""
         whole = {MEMORY: os.statvfs(memory), DISK: os.statvfs(disk)}
         sizes = {name: status.f_blocks * status.f_frsize for name, status in whole.items()}
-        return cls({MEMORY: min(MOST[MEMORY], sizes[MEMORY]), DISK: min(MOST[DISK], sizes[DISK] // 8)})
+        return cls({MEMORY: min(LIMITS[MEMORY], sizes[MEMORY]), DISK: min(LIMITS[DISK], sizes[DISK] // 8)})
 
     def of_namespace(self, medium: str) -> int:
         return self.room[medium] // NAMESPACES

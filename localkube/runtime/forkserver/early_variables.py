@@ -14,7 +14,7 @@ from localkube.runtime.forkserver.command import is_read_at_import
 
 SETTERS = {"environ", "environb", "putenv", "load_dotenv"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def sets_early(source: bytes, directories: Sequence[str]) -> bool:
@@ -65,7 +65,7 @@ class _Reader:
                 continue
             self._seen.add(path)
             with open(path, "rb") as file:
-                values = self.read(file.read(MOST_BYTES))
+                values = self.read(file.read(MAX_BYTES))
             if values is not False:
                 return values
         return False

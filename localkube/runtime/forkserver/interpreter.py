@@ -43,7 +43,7 @@ from localkube.runtime.forkserver.command import ForkPlan, locale_name
 from localkube.runtime.forkserver.early_variables import find_module, sets_early
 
 SUFFIXES = all_suffixes()
-AFTER_IMPORTS, MOST_BYTES = b"AFTER_IMPORTS = True", 1 << 16  # a line of a sitecustomize
+AFTER_IMPORTS, MAX_BYTES = b"AFTER_IMPORTS = True", 1 << 16  # a line of a sitecustomize
 COLD_FILES = (b"PK\x03\x04", MAGIC_NUMBER)  # archives and byte code that carry a script's name
 
 
@@ -159,7 +159,7 @@ def _customizations(env: Mapping[str, str]) -> Iterator[str]:
     for directory in _python_path(env):
         path = os.path.join(directory, "sitecustomize.py")
         with suppress(OSError), open(path, "rb") as file:
-            if AFTER_IMPORTS in file.read(MOST_BYTES).splitlines():
+            if AFTER_IMPORTS in file.read(MAX_BYTES).splitlines():
                 yield path
 
 

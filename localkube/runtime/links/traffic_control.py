@@ -27,8 +27,8 @@ TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64, TCA_NETEM_LATENCY64
 TCA_U32_CLASSID, TCA_U32_SEL, U32_TERMINAL, DESTINATION_OFFSET = 1, 5, 1, 16
 ROOT, HTB, WHOLE, DEFAULT, FIRST = 0xFFFFFFFF, 0x10000, 1, 2, 3
 LINKLAYER_ETHERNET, ETH_P_IP = 1, 0x0800
-TICK_NANOSECONDS, BURST_SECONDS, QUEUE_SECONDS, LEAST_QUEUE = 64, 0.01, 0.05, 128 << 10
-QUANTUM, LEAST_RATE, PACKET = 65536, 1000, 1500
+TICK_NANOSECONDS, BURST_SECONDS, QUEUE_SECONDS, MIN_QUEUE = 64, 0.01, 0.05, 128 << 10
+QUANTUM, MIN_RATE, PACKET = 65536, 1000, 1500
 
 Shape = dict[str, Any]
 
@@ -62,7 +62,7 @@ def shape(netlink: Netlink, name: str, requested: Shape, before: Shape | None) -
         _leaf(netlink, index, DEFAULT, requested, new=new)
     for number, part in enumerate(requested["classes"], FIRST):
         # HTB grants a class its assured rate even if their sum exceeds the parent's: so it is minimal here.
-        rates = (LEAST_RATE if total else part["rate"], part["rate"])
+        rates = (MIN_RATE if total else part["rate"], part["rate"])
         _class(netlink, index, number, parent, rates, flags)
         _leaf(netlink, index, number, part, new=new)
         for address, length in part["to"] if new else ():
@@ -102,7 +102,7 @@ def _class(netlink: Netlink, index: int, number: int, parent: int, rates: Sequen
 def _leaf(netlink: Netlink, index: int, number: int, part: Shape, *, new: bool) -> None:
     """Give a class its queue, with its latency: a short one, because a full queue delays every packet."""
     header = _header(index, (number + 16) << 16, HTB | number)
-    limit = max(LEAST_QUEUE, int(QUEUE_SECONDS * part["rate"]))
+    limit = max(MIN_QUEUE, int(QUEUE_SECONDS * part["rate"]))
     if part["latency"]:
         packets = (limit + int(part["rate"] * part["latency"] / 1e9)) // PACKET
         fields = struct.pack("=6I", part["latency"] // TICK_NANOSECONDS, packets, 0, 0, 0, 0)

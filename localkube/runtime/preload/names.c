@@ -12,7 +12,7 @@
 #include <strings.h>
 #include <sys/utsname.h>
 
-#define MOST_ADDRESSES 64
+#define MAX_ADDRESSES 64
 
 static int ends_with(const char *name, const char *end)
 {
@@ -31,17 +31,17 @@ static int look_up(const char *given, uint32_t *found)
     if (rooted) name[strlen(name) - 1] = 0;
     if (!strcasecmp(name, "localhost")) return found[0] = INADDR_LOOPBACK, 1;
     for (int each = 0; each < pod.host_count; each++)
-        if (!strcasecmp(name, pod.hosts[each].name) && count < MOST_ADDRESSES)
+        if (!strcasecmp(name, pod.hosts[each].name) && count < MAX_ADDRESSES)
             found[count++] = pod.hosts[each].address;
     if (count) return count;
     for (char *at = name; *at; at++) dots += *at == '.';
     if (ends_with(name, ".cluster.local") || rooted) {
-        count = ask_name_server(name, found, MOST_ADDRESSES);
+        count = ask_name_server(name, found, MAX_ADDRESSES);
         return count > 0 ? count : 0;
     }
     for (int each = 0; each < pod.searches && dots < 5; each++) {
         snprintf(full, sizeof full, "%s.%s", name, pod.search[each]);
-        count = ask_name_server(full, found, MOST_ADDRESSES);
+        count = ask_name_server(full, found, MAX_ADDRESSES);
         if (count) return count > 0 ? count : 0;
     }
     return 0;
@@ -77,7 +77,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
         if (!name && wanted.ai_family == AF_UNSPEC) wanted.ai_family = AF_INET;
         return real(name, service, &wanted, result);
     }
-    uint32_t found[MOST_ADDRESSES];
+    uint32_t found[MAX_ADDRESSES];
     int count = look_up(name, found);
     if (count <= 0) return only_cluster(name) ? EAI_NONAME : real(name, service, hints, result);
     if (wanted.ai_family == AF_INET6 && !(wanted.ai_flags & AI_V4MAPPED)) return EAI_NONAME;
@@ -143,7 +143,7 @@ int gethostbyname_r(const char *name, struct hostent *entry, char *room, size_t 
                     int *problem)
 {
     REAL(int, "gethostbyname_r", const char *, struct hostent *, char *, size_t, struct hostent **, int *);
-    uint32_t found[MOST_ADDRESSES];
+    uint32_t found[MAX_ADDRESSES];
     if (!pod.active || is_number(name)) return real(name, entry, room, size, result, problem);
     int count = look_up(name, found);
     if (count <= 0) {
@@ -161,7 +161,7 @@ int gethostbyname2_r(const char *name, int family, struct hostent *entry, char *
                      struct hostent **result, int *problem)
 {
     REAL(int, "gethostbyname2_r", const char *, int, struct hostent *, char *, size_t, struct hostent **, int *);
-    uint32_t found[MOST_ADDRESSES];
+    uint32_t found[MAX_ADDRESSES];
     if (!pod.active || is_number(name)) return real(name, family, entry, room, size, result, problem);
     if (family == AF_INET) return gethostbyname_r(name, entry, room, size, result, problem);
     if (look_up(name, found) <= 0 && !only_cluster(name)) return real(name, family, entry, room, size, result, problem);

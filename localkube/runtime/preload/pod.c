@@ -25,12 +25,12 @@ static void read_line(char *line)
     if (!strcmp(word[0], "hostname")) snprintf(pod.hostname, sizeof pod.hostname, "%.255s", word[1]);
     if (!strcmp(word[0], "search") && pod.searches < 6)
         snprintf(pod.search[pod.searches++], sizeof pod.search[0], "%.255s", word[1]);
-    if (!strcmp(word[0], "host") && words == 3 && pod.host_count < MOST_HOSTS) {
+    if (!strcmp(word[0], "host") && words == 3 && pod.host_count < MAX_HOSTS) {
         struct host *host = &pod.hosts[pod.host_count++];
         snprintf(host->name, sizeof host->name, "%.255s", word[1]);
         host->address = ntohl(inet_addr(word[2]));
     }
-    if (!strcmp(word[0], "path") && words == 4 && pod.path_count < MOST_PATHS) {
+    if (!strcmp(word[0], "path") && words == 4 && pod.path_count < MAX_PATHS) {
         struct path *path = &pod.paths[pod.path_count++];
         path->read_only = !strcmp(word[1], "ro");
         strcpy(path->seen, word[2]);

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define MOST_PATHS 64
-#define MOST_HOSTS 64
+#define MAX_PATHS 64
+#define MAX_HOSTS 64
 
 /* The C library's own function of a name, found once. */
 #define REAL(result, name, ...)                                                                                   \
@@ -42,9 +42,9 @@ struct pod {
     char hostname[256];
     char search[6][256];
     int searches;
-    struct path paths[MOST_PATHS];
+    struct path paths[MAX_PATHS];
     int path_count;
-    struct host hosts[MOST_HOSTS];
+    struct host hosts[MAX_HOSTS];
     int host_count;
 };
 

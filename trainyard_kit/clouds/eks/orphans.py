@@ -16,7 +16,7 @@ from trainyard_kit.clouds.price_table import rate
 from trainyard_kit.clouds.steps import Steps
 
 POLL, PATIENCE = 15.0, 300.0
-MOST_AT_ONCE = 20  # load balancers whose tags one request tells
+MAX_AT_ONCE = 20  # load balancers whose tags one request tells
 # How each kind is listed, with the members of the answer, of the id and of the VPC; and how it is deleted.
 BALANCERS = (
     (
@@ -139,7 +139,7 @@ def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
     for (service, listing, key, identity, vpc), delete, kind in BALANCERS:
         balancers = session.every(service, listing, key)
         names = [resource[identity] for resource in balancers if resource.get(vpc) == network.vpc]
-        for some in (names[begin : begin + MOST_AT_ONCE] for begin in range(0, len(names), MOST_AT_ONCE)):
+        for some in (names[begin : begin + MAX_AT_ONCE] for begin in range(0, len(names), MAX_AT_ONCE)):
             if service == "elb":
                 answer = session.call("elb", "describe_tags", LoadBalancerNames=some)
             else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, timedelta
 from typing import Any
 
-from kitlib.clusters.shape import MOST_NODES, Shape
+from kitlib.clusters.shape import MAX_NODES, Shape
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
@@ -155,7 +155,7 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     idle = shape.nodes if block else 0  # what is paid for stays
     least = check_count(options.get("min_nodes", idle), what="min_nodes", least=0, most=shape.nodes)
     most = check_count(
-        options.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MOST_NODES
+        options.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MAX_NODES
     )
     spot, alternatives = bool(options.get("spot")), tuple(names[1:])
     made = EksPlan(

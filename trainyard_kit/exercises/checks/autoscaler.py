@@ -10,7 +10,7 @@ from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, field,
 from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, expect
 
 NAME, CONTAINER, REQUEST = "my-model", "server", 0.2  # of manifests/serving/deployment.yaml
-PERCENT, LEAST, MOST = 50, 1, 8
+PERCENT, MIN_REPLICAS, MAX_REPLICAS = 50, 1, 8
 KIND = {"kind": "HorizontalPodAutoscaler", "metadata": {"name": NAME, "labels": {"trainyard/notebook": "19"}}}
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
 SPEC = {"scaleTargetRef": TARGET, "maxReplicas": "TODO", "metrics": ["TODO"]}
@@ -40,8 +40,8 @@ def target(autoscaler: Object, cluster: Cluster) -> None:
 def bounds(autoscaler: Object, cluster: Cluster) -> None:
     spec = mapping(autoscaler, "spec")
     least = spec.get("minReplicas")
-    expect(LEAST if least is None else least, LEAST, "spec.minReplicas")
-    expect(spec.get("maxReplicas"), MOST, "spec.maxReplicas")
+    expect(MIN_REPLICAS if least is None else least, MIN_REPLICAS, "spec.minReplicas")
+    expect(spec.get("maxReplicas"), MAX_REPLICAS, "spec.maxReplicas")
 
 
 @EXERCISE.check("by half of the CPU that its pods request")

@@ -12,7 +12,7 @@ from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from trainyard_kit.exercises.checklist import Exercise, NotYet, field
 from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run
 
-DRIVER, LEAST, SECONDS = "gpu.nvidia.com", 40 * 2**30, 60.0
+DRIVER, MIN_MEMORY, SECONDS = "gpu.nvidia.com", 40 * 2**30, 60.0
 STUB = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaimTemplate",
@@ -61,9 +61,9 @@ def matches(template: Object, cluster: Cluster) -> None:
         refusal = _refusal(template, cluster, device)
         if "CEL" in refusal:
             raise NotYet(f"offered {shown}, the scheduler says: CEL{refusal.partition('CEL')[2]}")
-        if refusal and not whole and memory >= LEAST:
+        if refusal and not whole and memory >= MIN_MEMORY:
             raise NotYet(f"it does not take {shown}, which has {memory >> 30} GiB")
-        if not refusal and (whole or memory < LEAST):
+        if not refusal and (whole or memory < MIN_MEMORY):
             reason = "no part of a GPU, but all of it" if whole else f"only {memory >> 30} GiB"
             raise NotYet(f"it takes {shown}, and that is {reason}")
 

@@ -18,7 +18,7 @@ from typing import Any
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe, explain
 
 RANKS, SECONDS = 2, 60
-MOST = 1000  # right answers of a rank: drawn anew each time, so that no constant is their sum
+MAX_CORRECT = 1000  # right answers of a rank: drawn anew each time, so that no constant is their sum
 STUB = """
 def finish(model, correct, rank, path):
     if rank == 0:
@@ -63,7 +63,7 @@ def both(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | N
         folder, fork = Path(name), multiprocessing.get_context("fork")
         ranks = [
             fork.Process(target=_rank, args=(finish, rank, correct, folder), daemon=True)
-            for rank, correct in enumerate(random.sample(range(1, MOST), RANKS))
+            for rank, correct in enumerate(random.sample(range(1, MAX_CORRECT), RANKS))
         ]
         for process in ranks:
             process.start()
