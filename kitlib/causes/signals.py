@@ -158,7 +158,20 @@ def _of_run(event: Object, kind: str, name: str, facts: Facts) -> bool:
         return bool(failed) and not (event.get("reason") == "FailedMount" and _started_later(event, facts))
     if not ours and not any(item["metadata"]["name"] == name for item in facts.creators):
         return False
-    return not event.get("reason", "").startswith("FailedCreate") or _lacks_pods(facts, event_time(event))
+    if not event.get("reason", "").startswith("FailedCreate"):
+        return True
+    return _lacks_pods(facts, event_time(event)) and not _superseded(event, facts)
+
+
+def _superseded(event: Object, facts: Facts) -> bool:
+    """Tell whether the controller has tried again since an Event, and reports that attempt."""
+
+    def source(event: Object) -> tuple[object, ...]:
+        about = event.get("involvedObject") or {}
+        return event.get("reason"), about.get("kind"), about.get("name"), about.get("uid")
+
+    newest = next(other for other in reversed(facts.events) if source(other) == source(event))
+    return newest is not event
 
 
 def _started_later(event: Object, facts: Facts) -> bool:

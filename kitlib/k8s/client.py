@@ -182,11 +182,15 @@ class Kube:
 
     def create(self, item: Object, *, dry_run: bool = False) -> Object:
         """Create an object; unknown fields are an error."""
-        params = _WRITING | {"dryRun": "All" if dry_run else ""}
+        return self._create(item, _WRITING | {"dryRun": "All" if dry_run else ""}, attempts=3)
+
+    def _create(self, item: Object, params: Mapping[str, object], *, attempts: int) -> Object:
         path = self._path_of(item, named=False)
         try:
             return self._json("POST", path, body=item, about=title(item), params=params)
         except Rejected as error:
+            if error.reason == "Conflict" and attempts > 1:  # another request changed the same ResourceQuota
+                return self._create(item, params, attempts=attempts - 1)
             raise self._kind_missing(error, item["apiVersion"], item["kind"]) from error
 
     def apply(self, item: Object) -> Object:

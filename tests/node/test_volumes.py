@@ -13,6 +13,8 @@ from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError, VolumeManager, mounts
 from localkube.runtime.container_spec import MountSpec
 
+from .watching import until
+
 NUMBERS = itertools.count()
 
 
@@ -20,6 +22,12 @@ NUMBERS = itertools.count()
 async def namespace(api):
     name = f"volumes-{os.getpid()}-{next(NUMBERS)}"
     await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    # without this account pods are refused
+    await until(
+        api,
+        f"/api/v1/namespaces/{name}/serviceaccounts",
+        lambda change, item: item["metadata"]["name"] == "default",
+    )
     yield name
     await api.delete(f"/api/v1/namespaces/{name}")
 

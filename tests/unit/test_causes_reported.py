@@ -1,5 +1,6 @@
 """What kubelets, containerd, CRI-O, schedulers and webhooks of other clusters say is understood as well."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -149,6 +150,19 @@ def test_an_event_about_what_has_passed_is_no_cause():
     assert (
         first(event("FailedCreate", "Error creating: no", kind="Job", name="digits"), pods=[running]) is None
     )
+
+
+def test_the_last_attempt_to_create_pods_explains_why_there_are_none():
+    def refused(why, second):
+        when = {"name": "x", "creationTimestamp": f"2026-01-01T00:00:{second:02}Z"}
+        return event("FailedCreate", f"Error creating: pods {why}", kind="Job", name="digits", metadata=when)
+
+    account = 'is forbidden: error looking up service account ns/default: serviceaccount "default" not found'
+    quota = "is forbidden: exceeded quota: room, requested: pods=1, used: pods=0, limited: pods=0"
+    facts = Facts(run="digits", main=MAIN, events=[refused(account, 1), refused(quota, 2)], phase="Pending")
+    assert [cause.kind for cause in causes(facts, [reported.reported])] == ["Quota"]
+    facts = replace(facts, events=facts.events[::-1])
+    assert [cause.kind for cause in causes(facts, [reported.reported])] == ["ServiceAccountMissing"]
 
 
 def test_a_mount_that_failed_at_first_does_not_explain_the_end_of_a_pod_that_is_gone():

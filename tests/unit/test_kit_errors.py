@@ -286,10 +286,25 @@ def test_a_write_is_sent_again_where_the_api_server_asks_for_it(write, status, u
     assert not answer["busy"]
 
 
+def test_a_create_is_sent_again_after_another_request_has_changed_the_quota(unserving, tmp_path):
+    server, answer = unserving
+    item = {"apiVersion": "elastic.pytorch.org/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "a"}}
+    changed = 'Operation cannot be fulfilled on resourcequotas "a": the object has been modified'
+    answer |= {"status": 201, "body": json.dumps(item).encode(), "busy": [409, 409], "reason": "Conflict"}
+    answer["message"] = changed
+    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec="null"))
+    kube = Kube(tmp_path / "config", cluster="lab")
+    assert kube.create(item) == item
+    answer["busy"] = [409] * 4
+    with pytest.raises(Rejected, match="has been modified"):
+        kube.create(item)
+    assert answer["busy"] == [409]
+
+
 @pytest.fixture
 def unserving():
     """An API server that lists a kind and refuses to write it: its address, and what it answers."""
-    answer = {"busy": []}
+    answer = {"busy": [], "message": "storage is (re)initializing", "reason": "TooManyRequests"}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -299,7 +314,7 @@ def unserving():
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
             if answer["busy"]:
-                body = _status("storage is (re)initializing", "TooManyRequests")
+                body = _status(answer["message"], answer["reason"])
                 self._answer(answer["busy"].pop(), body, {"Retry-After": "0"})
             else:
                 self._answer(answer["status"], answer["body"])
