@@ -6,7 +6,7 @@ A kind that may not be read, or that the cluster lacks, is missing from the fact
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from kitlib.causes.facts import Facts, in_order
+from kitlib.causes.facts import QUEUE, WORKLOAD, Facts, in_order
 from kitlib.causes.processes import RankState
 from kitlib.causes.room import ALL_PODS
 from kitlib.display.tracebacks import Line
@@ -52,6 +52,8 @@ def collect(
     missing: dict[str, str] = {}
     objects = {kind: _read(kube, kind, missing) for kind in kinds}
     objects["Namespace"] = _one(kube, "Namespace", kube.namespace, missing)
+    if any(QUEUE in (item["metadata"].get("labels") or {}) for item in (main, *pods_of_run) if item):
+        objects[WORKLOAD] = _read(kube, WORKLOAD, missing, api_version="kueue.x-k8s.io/v1beta2")
     if any(pods.condition(pod, "PodScheduled").get("status") == "False" for pod in pods_of_run):
         objects[ALL_PODS] = _read(kube.within(""), "Pod", missing, as_kind=ALL_PODS)
     events = _read(kube, "Event", missing)
@@ -88,10 +90,17 @@ def _init_logs(kube: Kube, run_pods: Iterable[Object], missing: dict[str, str]) 
 
 
 def _read(
-    kube: Kube, kind: str, missing: dict[str, str], *, as_kind: str = "", fields: str = ""
+    kube: Kube,
+    kind: str,
+    missing: dict[str, str],
+    *,
+    as_kind: str = "",
+    fields: str = "",
+    api_version: str = "",
 ) -> list[Object]:
     try:
-        return [{"kind": kind, **item} for item in kube.get_all(kind, fields=fields)]
+        items = kube.get_all(kind, fields=fields, api_version=api_version)
+        return [{"kind": kind, **item} for item in items]
     except KitError as error:
         missing[as_kind or kind] = error.what
         return []

@@ -13,6 +13,8 @@ from kitlib.display.tracebacks import Line, time_key
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
 
+QUEUE, WORKLOAD = "kueue.x-k8s.io/queue-name", "Workload"  # Kueue's label of a job, and its object for it
+
 
 @dataclass(frozen=True)
 class Facts:

@@ -47,7 +47,7 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     """Install an operator, or find it installed; wait until it answers.
 
     Args:
-        name: ``training-operator``, ``trainer``, ``metrics-server``, ``nvidia-device-plugin`` or
+        name: ``training-operator``, ``trainer``, ``kueue``, ``metrics-server``, ``nvidia-device-plugin`` or
             ``elastic-job``.
         cluster: Where, or the name of where.
 

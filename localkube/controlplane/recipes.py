@@ -92,5 +92,13 @@ RECIPES = {
             seconds=15,
             overlay=("sigs.k8s.io/jobset",),
         ),
+        Recipe(
+            "kueue",
+            "v0.19.2",
+            package="sigs.k8s.io/kueue/cmd/kueue",
+            manifests="config",
+            packages=1240,
+            seconds=130,
+        ),
     )
 }

@@ -107,6 +107,56 @@ def test_an_object_on_which_nobody_acts_names_its_operator(kind):
     assert causes_of(waiting.RULES, item=main(kind, age=3), phase="Pending") == []
 
 
+def workload(owner="main", **statuses):
+    """Kueue's Workload of an object, with conditions and their messages as Kueue v0.19.2 writes them."""
+    conditions = [objects.condition(kind, status, message=text) for kind, (status, text) in statuses.items()]
+    owners = [{"kind": "Job", "name": "digits", "uid": owner}]
+    return {
+        "metadata": {"name": "job-digits", "ownerReferences": owners},
+        "status": {"conditions": conditions},
+    }
+
+
+QUOTA = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor nodes"
+NO_QUOTA = {"QuotaReserved": ("False", QUOTA)}
+EVICTED = {
+    "Evicted": ("True", "Preempted"),
+    "QuotaReserved": ("False", QUOTA),
+    "Admitted": ("False", "no reservation"),
+}
+
+
+@pytest.mark.parametrize(
+    ("workloads", "words"),
+    [
+        ([workload("other"), workload(**NO_QUOTA)], QUOTA),
+        ([workload(**EVICTED)], QUOTA),
+        (
+            [workload(QuotaReserved=("True", "reserved"), Admitted=("False", "check pending"))],
+            "check pending",
+        ),
+        (
+            [workload(QuotaReserved=("True", "reserved"), Admitted=("True", "admitted"))],
+            "no quota, or no Kueue",
+        ),
+        ([workload("other", **NO_QUOTA)], "no quota, or no Kueue"),
+        ([], "no quota, or no Kueue"),
+    ],
+)
+def test_a_job_that_waits_in_a_queue_quotes_the_condition_of_its_workload(workloads, words):
+    item = main(spec={"completions": 2, "suspend": True})
+    item["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team-a"}
+    (cause,) = causes_of([waiting.suspended], item=item, phase="Pending", Workload=workloads)
+    assert cause.what == f"is suspended until Kueue admits it from the queue team-a: {words}"
+
+
+def test_a_pod_behind_kueues_gate_quotes_the_condition_of_its_own_workload():
+    gated = objects.pod("digits-0", phase="Pending", labels=LABELS, uid="pod")
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    (cause,) = causes_of([waiting.not_scheduled], pods=[gated], Workload=[workload("pod", **NO_QUOTA)])
+    assert cause.what == f"is held back by its scheduling gate kueue.x-k8s.io/admission: {QUOTA}"
+
+
 def test_a_job_past_its_deadline_that_its_operator_forgot_is_named():
     spec = {"runPolicy": {"activeDeadlineSeconds": 60}}
     item = main("PyTorchJob", spec=spec, status={"startTime": objects.SINCE})

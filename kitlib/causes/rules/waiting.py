@@ -7,15 +7,15 @@ They are found by the time that has passed; what the API reports in messages is 
 from collections.abc import Iterator, Sequence
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
-from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.facts import QUEUE, WORKLOAD, Facts, event_time
 from kitlib.causes.known_errors import missing_program
 from kitlib.causes.signals import pod_name
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
 
 PATIENCE_SECONDS = 8  # how long a step may take before it is reported
-QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
+KUEUE_FIX = "kubectl get workloads,localqueues,clusterqueues; kubectl get pods -n kueue-system"
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"  # of every pod of a Job, for a moment
 
 
@@ -45,12 +45,24 @@ def suspended(facts: Facts) -> Iterator[Cause]:
     fix = f"kubectl patch {kind.lower()} {name} --type=merge -p '{patch}'"
     what = "is suspended: it creates no pods until it is resumed"
     if queue:
-        what = f"is suspended until Kueue admits it from the queue {queue}: no quota, or no Kueue"
-        fix = "kubectl get workloads,localqueues,clusterqueues; kubectl get pods -n kueue-system"
+        message = _of_workload(facts, main) or "no quota, or no Kueue"
+        what = f"is suspended until Kueue admits it from the queue {queue}: {message}"
+        fix = KUEUE_FIX
     evidence = f"{kind} {name}: Suspended: {(condition or {}).get('message') or 'spec.suspend is true'}"
     yield Cause(
         kind="Suspended", who=f"{kind} {name}", what=what, fix=fix, evidence=(evidence,), certainty=CERTAIN
     )
+
+
+def _of_workload(facts: Facts, *owners: Object | None) -> str:
+    """Quote Kueue's Workload of a job or a pod: why it has no quota, or is not admitted; or else nothing."""
+    uids = {owner["metadata"].get("uid") for owner in owners if owner}
+    for workload in facts.of(WORKLOAD):
+        if uids & {owner.get("uid") for owner in workload["metadata"].get("ownerReferences") or []}:
+            for kind in ("QuotaReserved", "Admitted"):
+                if (condition := pods.condition(workload, kind)).get("status") == "False":
+                    return str(condition.get("message", ""))
+    return ""
 
 
 def not_scheduled(facts: Facts) -> Iterator[Cause]:
@@ -62,11 +74,10 @@ def not_scheduled(facts: Facts) -> Iterator[Cause]:
         if gates := [gate["name"] for gate in spec.get("schedulingGates") or []]:
             kueue = any(gate in KUEUE_GATES for gate in gates)
             fix = "the controller that set it removes it: kubectl get pods -A shows whether it runs"
+            what = f"is held back by its scheduling gate {', '.join(gates)}"
             if kueue:
-                fix = "kubectl get workloads,localqueues,clusterqueues; kubectl get pods -n kueue-system"
-            what = f"is held back by its scheduling gate {', '.join(gates)}" + (
-                ": Kueue has not admitted it" if kueue else ""
-            )
+                fix = KUEUE_FIX
+                what += f": {_of_workload(facts, facts.main, pod) or 'Kueue has not admitted it'}"
             yield _of_pod(pod, "SchedulingGated", what, fix, CERTAIN, scheduled.get("message") or "")
         elif not scheduled and _age(facts, pod) > PATIENCE_SECONDS:
             yield _overlooked(facts, pod)
