@@ -1,5 +1,5 @@
-"""All around the library `kitlib`: the command, the clouds, workshops, exercises, hosted notebooks.
+"""The parts around the library `kitlib`: command line, clouds, workshops, exercises, hosted notebooks.
 
-`kitlib` finds what is here by entry points and imports none of it. A hosted notebook imports
-`trainyard_kit.hosted` before the packages are installed, so nothing is imported here.
+`kitlib` finds them by entry points and imports none. A hosted notebook imports `trainyard_kit.hosted` before
+the packages are installed, so nothing is imported here.
 """

@@ -1,10 +1,10 @@
-"""Set up the kit in a hosted notebook (Colab, Kaggle, Studio Lab), and leave its Python and packages alone.
+"""Set up the kit in a hosted notebook (Colab, Kaggle, Studio Lab) without changing its packages.
 
-The third cell of each notebook calls `enter` there, after it has installed the kit's wheels of one
-version; ``tools/addresses.py`` writes that cell.
+The third cell of each notebook installs the kit's wheels of one version and calls `enter`;
+``tools/addresses.py`` writes that cell.
 
-What the environment lacks is installed; what it has is neither upgraded nor downgraded, above all not torch.
-The library is `kitlib`; it cannot be imported before `prepare`, so this needs the standard library alone.
+Missing packages are installed; existing ones, such as torch, are neither upgraded nor downgraded. `kitlib`
+cannot be imported before `prepare`, so this module uses only the standard library.
 """
 
 import importlib
@@ -20,24 +20,26 @@ from pathlib import Path
 
 DISTRIBUTION = "trainyard-kit"
 DISTRIBUTIONS = (DISTRIBUTION, "trainyard-kit-localkube")
-COURSE = "course"  # the folder that gets the notebooks where there are none
-STEPS = ("Collecting", "Downloading", "Processing", "Building", "Installing")  # of what pip says
-LIMITED = "pods see its files and its processes, images are not pulled, and nodes cannot be isolated"
-# What does not work with releases below these; the rest of the kit does.
+COURSE = "course"  # the folder to which the notebooks are copied
+STEPS = ("Collecting", "Downloading", "Processing", "Building", "Installing")  # of pip's output
+LIMITED = "pods see its files and processes, images are not pulled, and nodes cannot be isolated"
+# Packages of which an old release restricts only some notebooks.
 NEEDED_BY = {"protobuf": "10 (parameter servers)", "grpcio": "10 (parameter servers)"}
-_VERSION = re.compile(r"[\d.]+((a|b|rc|\.post|\.dev)\d+)*(\+[a-z0-9.]+)?")  # PEP 440; Debian has others
+_VERSION = re.compile(
+    r"[\d.]+((a|b|rc|\.post|\.dev)\d+)*(\+[a-z0-9.]+)?"
+)  # PEP 440, unlike some of Debian's versions
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def canonical(name: str) -> str:
-    """Normalize a package's name as PEP 503 says."""
+    """Normalize a package's name according to PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[str]:
-    """List what to install: the packages that are not there, without lower bounds of their versions.
+    """List the packages that are missing, without the lower bounds of their versions.
 
-    The newest release is taken that accepts what is installed; upper bounds stay.
+    Without them, pip may choose the newest release that is compatible with the installed packages.
 
     Example:
         >>> missing(["torch>=2.15", "kopf>=1.45", "kubernetes>=36,<37"], {"torch": "2.8"})
@@ -56,24 +58,24 @@ def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[s
 
 
 def enter() -> None:
-    """Set the kit up, and change to the folder of the notebooks; do nothing where that was done before."""
+    """Set up the kit and change to the folder of the notebooks, unless that was done before."""
     if missing(_declared(), _installed()) or not Path("..", "trainers").is_dir():
         os.chdir(prepare())
 
 
 def prepare(folder: str = COURSE) -> Path:
-    """Install what is missing, copy the course where it is missing, and say what can be done here.
+    """Install missing packages, copy the course if it is missing, and print what this machine supports.
 
     Args:
-        folder: Gets the course, unless the working directory is its folder of notebooks already.
+        folder: The folder for the course, unless the working directory is already its folder of notebooks.
 
     Returns:
         The folder of the notebooks, for ``os.chdir``.
 
     Raises:
-        RuntimeError: pip or the kit failed; the error has its last lines.
+        RuntimeError: pip or the kit failed; the message contains its last lines of output.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     installed = _installed()
     requirements = missing(_declared(), installed)
     if requirements:
@@ -83,12 +85,14 @@ def prepare(folder: str = COURSE) -> Path:
         here = here / folder / "notebooks"
         if not here.is_dir():
             _call("trainyard_kit.cli", "course", str(here.parent))
-            print(f"Pictures load and links open in the copies of the notebooks: {folder}/notebooks.")
-    seconds, torch = time.monotonic() - began, installed.get("torch")
-    torch_note = f"torch {torch} and all other packages stay" if torch else "torch is new, all else stays"
+            print(
+                f"Open the copies of the notebooks in {folder}/notebooks: their images and links work there."
+            )
+    seconds, torch = time.monotonic() - start, installed.get("torch")
+    torch_note = f"torch {torch} unchanged" if torch else "torch newly installed"
     version = metadata.version(DISTRIBUTION)
     print(f"Trainyard {version}: {len(requirements)} packages installed in {seconds:.0f} s.")
-    print(f"Python {sys.version.split()[0]}, {torch_note}; the kernel need not restart.")
+    print(f"Python {sys.version.split()[0]}, {torch_note}; the kernel need not be restarted.")
     for line in [*_limits(installed), *_mode()]:
         print(line)
     return here
@@ -100,15 +104,15 @@ def _installed() -> dict[str, str]:
 
 
 def _declared() -> dict[str, None]:
-    """List what the kit and its local cluster require, each once."""
+    """List the distinct requirements of the kit and its local cluster."""
     return dict.fromkeys(line for name in DISTRIBUTIONS for line in metadata.requires(name) or ())
 
 
 def _install(requirements: list[str], installed: Mapping[str, str]) -> None:
-    """Install packages by pip, whose constraints are what is installed."""
+    """Install packages with pip, constrained to the installed versions of all others."""
     constraints = Path.cwd() / ".trainyard-constraints.txt"
-    kept = {name: version for name, version in installed.items() if _VERSION.fullmatch(version)}
-    constraints.write_text("".join(f"{name}=={version}\n" for name, version in kept.items()))
+    pins = [f"{name}=={version}\n" for name, version in installed.items() if _VERSION.fullmatch(version)]
+    constraints.write_text("".join(pins))
     try:
         for line in _lines(
             "pip", "install", "--disable-pip-version-check", "-c", str(constraints), *requirements
@@ -122,12 +126,12 @@ def _install(requirements: list[str], installed: Mapping[str, str]) -> None:
 
 
 def _limits(installed: Mapping[str, str]) -> Iterator[str]:
-    """Name the packages that were kept and are too old for a part of the course."""
+    """Name the installed packages that are too old for some notebooks."""
     for require in _declared():
-        name, _, least = require.partition(";")[0].partition(">=")
-        has, least = installed.get(canonical(name)), least.partition(",")[0].strip()
-        if has and name in NEEDED_BY and _numbers(has) < _numbers(least):
-            yield f"Limited: {name} {has} stays, and notebook {NEEDED_BY[name]} needs {least}."
+        name, _, minimum = require.partition(";")[0].partition(">=")
+        version, minimum = installed.get(canonical(name)), minimum.partition(",")[0].strip()
+        if version and name in NEEDED_BY and _numbers(version) < _numbers(minimum):
+            yield f"Limited: notebook {NEEDED_BY[name]} needs {name} {minimum}, and {version} is installed."
 
 
 def _numbers(version: str) -> list[int]:
@@ -139,10 +143,10 @@ def _mode() -> Iterator[str]:
     gpus = ", ".join(gpu["name"] for gpu in doctor["gpus"]) or "none"
     yield f"Cores: {doctor['cores']}. Memory: {doctor['memory'] / 2**30:.1f} GiB. GPUs: {gpus}."
     if doctor["mode"] == "namespaces":
-        yield "Mode: namespaces. Each pod has a network, processes and a file tree of its own."
+        yield "Mode: namespaces. Each pod has its own network, processes and file system."
     else:
         yield f"Mode: plain. Pods are processes of this machine: {LIMITED}."
-        yield f"Namespaces are refused: {doctor['namespaces']['reason']}"
+        yield f"Namespaces are not available: {doctor['namespaces']['reason']}"
 
 
 def _call(*command: str) -> str:
@@ -150,9 +154,9 @@ def _call(*command: str) -> str:
 
 
 def _lines(*command: str) -> Iterator[str]:
-    words = [sys.executable, "-m", *command]
+    arguments = [sys.executable, "-m", *command]
     output_lines = []
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
             output_lines.append(line.rstrip())
             yield output_lines[-1]

@@ -1,8 +1,8 @@
-"""Numbers in the output of a program that prints no JSON: losses, or what a regular expression finds. Pure.
+"""Parse losses, or the matches of a regular expression, from program output that is not JSON. Pure.
 
-A loss of the training is a ``step`` event, a loss of the validation an ``eval`` event; what matches an
-expression is a ``step`` whose fields are its named groups. The processes that share a pod, and its log, are
-one rank here. `kitlib.metrics.log_format` shows a line as it is read here.
+A training loss becomes a ``step`` event and a validation loss an ``eval`` event; a match of an
+expression becomes a ``step`` whose fields are the named groups. Processes that share a pod and its log count
+as one rank. `kitlib.metrics.log_format` shows a line as it is read here.
 """
 
 import re
@@ -37,24 +37,24 @@ _AT = re.compile(
 # "Validation loss 40: 0.5", "Train loss 40 0.512500 Grad Norm 1.5": the first number counts
 _COUNTED = re.compile(rf"\d+:?\s{{1,4}}(?P<value>(?=\d*\.){_NUMBER})", re.IGNORECASE)
 _POSITION = re.compile(r"\s*/\s*\d+")  # "[3/200]" behind its first number
-# No loss: a share, "3 of 10"; "12.5 ms"; a module of a summary, "BCELoss: 1-5", "MSELoss | 0", "BCELoss(1)".
+# Not losses: "3 of 10"; "12.5 ms"; modules of a summary, "BCELoss: 1-5", "MSELoss | 0", "BCELoss(1)".
 _NO_VALUE = re.compile(r"-\d|\s+of\s+\d|\s(?:[mun]?s|secs?|seconds|[KMG]i?B)\b(?!\s{0,4}[\d/:=])")
 _MODULE = re.compile(r"[A-Z]\w*[a-zA-Z1]Loss\s*[|(]")
-_SUMMARY = re.compile(r"\*\*\* train metrics \*\*\*|\bNamespace\(")  # of the whole, or of the settings
+_SUMMARY = re.compile(r"\*\*\* train metrics \*\*\*|\bNamespace\(")  # of the whole run, or of the settings
 # "TrainConfig(lr=0.1, z_loss=1e-4)", "TrainOutput(step=3, loss=0.5)", "Resuming from epoch 3 (loss 0.5)"
 _RETOLD = re.compile(
     r"(?:Config|Arg(?:ument)?s|Options|Settings|Output)\(\w+=|\btrain_runtime"
     r"|(?:^|[]:|>-] ?)(?:early stopp|resum|restor|load(?:ed|ing)|creat(?:ed|ing))",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r"[a-z][a-z ]{2,40}:\s*", re.IGNORECASE)  # of the next line: "Test Error: "
+_HEADING = re.compile(r"[a-z][a-z ]{2,40}:\s*", re.IGNORECASE)  # a heading of the next line: "Test Error: "
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")  # of valLoss, val_loss, CrossEntropyLoss
 _TRAIN = {"train", "training", "trn", "tr"}
 _VALIDATION = {
     *("val", "valid", "validation", "validate", "validating", "test", "testing", "dev", "va", "vld", "cv"),
     *("eval", "evaluation", "evaluate", "evaluating", "holdout"),
 }
-# Not a part of a path, but "Stage.VALID"; "eval after train step 3" is of the validation.
+# Not a part of a path, but "Stage.VALID"; "eval after train step 3" is validation.
 _SCOPE = re.compile(
     r"(?:(?<![\w/.-])(?<!after )(?<!at )|(?<=[a-z]\.)(?-i:(?=[A-Z])))"
     rf"(?:{'|'.join(_TRAIN | _VALIDATION)})(?![\w/-]|\.\w)",
@@ -64,7 +64,7 @@ _COUNTS = {"epoch", "ep", "step", "iter", "iteration", "it", "batch"}
 # "LOSS train 1.25 valid 1.5", "loss train: 1.5, val: n/a"
 _OF_ONE = re.compile(rf"\b({'|'.join(_TRAIN | _VALIDATION)}):? ({_NUMBER})", re.IGNORECASE)
 _OF_BOTH = re.compile(rf"(?<![\w./@-])loss ({_OF_ONE.pattern})", re.IGNORECASE)
-# Of a name: the loss itself and not a part of it, such as loss_cls.
+# Words in the name of the total loss, unlike a component such as loss_cls.
 _WHOLE = {
     *("loss", "total", "avg", "average", "mean", "running", "batch", "epoch", "step", "current"),
     *(_TRAIN | _VALIDATION),
@@ -74,25 +74,25 @@ _NO_LOSS = {
     *("target", "threshold", "reduction", "best", "min", "lowest", "stop", "delta", "patience", "margin"),
     *("coeff", "coefficient", "factor", "multiplier", "lambda", "ratio", "every", "interval", "window"),
 }
-# Before the word: what is no loss of this step.
+# Text before a loss that is not the loss of this step.
 _BEST = re.compile(
     r"\b(?:(?:best|lowest|min|minimum|init|target|scaled|packet|delta)\s+(?:[a-z]+\s+){0,3}|[a-z_]+loss\s*/\s*)$",
     re.IGNORECASE,
 )
-_SPLITS = {"|": r"\|", "\t": r"\t", ",": ",", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
-MAX_PAIRS, LONGEST_HEAD = 64, 1000  # in a line that a pod may make as long as it likes
-LONGEST_LINE, LONGEST_NAME = 65_536, 200  # characters that are read of it, and of a name in it
+_SPLITS = {"|": r"\|", "\t": r"\t", ",": ",", "  ": r"\s{2,}", " ": r"\s+"}  # column separators
+MAX_PAIRS, LONGEST_HEAD = 64, 1000  # of a line, whose length the pod controls
+LONGEST_LINE, LONGEST_NAME = 65_536, 200  # characters read of a line, and of a name in it
 LOSS, VALIDATION = "loss", "val_loss"
 
 
 def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = None) -> list[Event]:
-    """Find events in the logs of a run's ranks: the losses, or what matches a pattern.
+    """Parse the losses, or the matches of a pattern, in the logs of a run's ranks as events.
 
     Args:
         logs: The lines of each rank.
         pattern: A regular expression with named groups: ``r"step (?P<step>\\d+) loss (?P<loss>\\S+)"``.
-            Without a group ``step``, the matches of a rank are counted. By default the losses, by their
-            names or their columns.
+            Without a group ``step``, the matches of a rank are counted. By default, losses are found by
+            their names or columns.
     """
     expression = None if pattern is None else _compiled(pattern)
     return [
@@ -106,7 +106,7 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
 
 @dataclass
 class LossReader:
-    """Reads the losses in one process's output, a line after the other, since a table's head comes first.
+    """Reads the losses in one process's output line by line, and remembers the header of a table.
 
     Example:
         >>> LossReader().read("epoch 3: train loss 0.25, val loss 0.5")
@@ -121,7 +121,7 @@ class LossReader:
     _passed: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, text: str) -> dict[str, float]:
-        """Read the losses of training and validation from what `shown` lists."""
+        """Read the training and validation losses of a line as returned by `shown`."""
         text = re.sub(" {3,}", "  ", re.sub("[│┃¦]", "|", text))
         self._is_summary = bool(_SUMMARY.search(text)) or (self._is_summary and text.startswith("  "))
         if self._is_summary or _RETOLD.search(text):
@@ -138,7 +138,7 @@ class LossReader:
         values_by_kind = dict[str, float]()
         for kind in (LOSS, VALIDATION):
             values = [(name, value) for scope, name, value in names if scope == kind]
-            if values:  # the loss itself, or else the first of its parts
+            if values:  # the total, or else the first component
                 name, value = next((item for item in values if _parts(item[0]) <= _WHOLE), values[0])
                 part = "" if _parts(name) <= _WHOLE else name
                 if self._is_followed(kind, part):
@@ -146,7 +146,7 @@ class LossReader:
         return values_by_kind
 
     def _is_followed(self, kind: str, part: str) -> bool:
-        """Choose of parts with lines of their own the first, unless the whole comes with them each time."""
+        """Choose the first of several components in separate lines, unless the total always follows."""
         passed = self._passed.setdefault(kind, set())
         if not part:
             passed.clear()
@@ -157,7 +157,7 @@ class LossReader:
         return True
 
     def _row(self, text: str) -> Iterator[tuple[str, str]]:
-        """Yield the losses of a table's row; a line of words with a loss among them is its head."""
+        """Yield the losses of a table's row; a line of words that includes a loss is its header."""
         if len(text) >= LONGEST_HEAD:
             return
         cells = self._cells(text) if self._split else []
@@ -178,14 +178,14 @@ class LossReader:
 
 
 def _number(text: str, pair: re.Match[str]) -> str:
-    """Read the number of a pair: the second where a step's comes first, as in "Train loss 40 0.5125"."""
+    """Read the number of a pair: the second if the first is a step, as in "Train loss 40 0.5125"."""
     bare = not text[pair.end("key") : pair.start("value")].strip()
     counted = _COUNTED.match(text, pair.start("value")) if bare else None
     return counted["value"] if counted else pair["value"]
 
 
 def _sentences(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the losses of a line that says more between the word and its number."""
+    """Yield the losses of a line with further words between the name and its number."""
     if head := _OF_BOTH.search(text):
         yield from ((_scope(pair[1]), LOSS, pair[2]) for pair in _OF_ONE.finditer(text, head.start(1)))
         return
@@ -195,7 +195,7 @@ def _sentences(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _parts(name: str) -> set[str]:
-    """Split a name into its words: ``valLoss``, ``val_loss`` and ``valloss`` alike."""
+    """Split a name such as ``valLoss``, ``val_loss`` or ``valloss`` into words."""
     words = {part.lower() for part in _PARTS.findall(name[-LONGEST_NAME:])}
     joined = {word for word in words if word.endswith("loss") and word[:-4] in _WHOLE}
     return words - joined | {part for word in joined for part in (word[:-4], "loss")}
@@ -207,7 +207,7 @@ def _is_loss(name: str) -> bool:
 
 
 def _is_value(text: str, pair: re.Match[str]) -> bool:
-    """Tell whether the number of a pair is a loss: no step of several, share, or count of a module."""
+    """Check whether the number of a pair is a loss, not a step, a ratio, or the count of a module."""
     is_count = _POSITION.match(text, pair.end()) or _MODULE.match(text, pair.start())
     is_other = _NO_VALUE.match(text, pair.end()) or _BEST.search(text, 0, pair.start())
     return not (is_other or (pair["value"].isdigit() and is_count))
@@ -219,9 +219,9 @@ def _scope(name: str) -> str:
 
 
 def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str:
-    """Judge whose loss a number is: by its name, or else by the last word of the kind before it.
+    """Classify a loss as training or validation by its name, or else by the last such word before it.
 
-    The word of another number is not meant: "val acc 0.9 loss 0.1" is of the training.
+    A word that belongs to another number does not count: "val acc 0.9 loss 0.1" is a training loss.
     """
     if scope := _scope(loss["key"]):
         return scope
@@ -239,7 +239,7 @@ def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str
 
 @dataclass
 class LossEvents:
-    """Reads the lines of one rank: their losses as events, or the matches of a pattern."""
+    """Reads the losses, or the matches of a pattern, in the lines of one rank as events."""
 
     rank: int
     pattern: re.Pattern[str] | None = None
@@ -248,10 +248,10 @@ class LossEvents:
     _before: dict[str, float] = field(default_factory=dict)
 
     def read(self, line: Line, *, world: int) -> Iterator[Event]:
-        """Yield the events of a line, of a world of that size."""
+        """Yield the events of a line, with this world size."""
         time, parts = parse_time(line.time).timestamp(), shown(line.text[:LONGEST_LINE])
         for text in map(plain, parts):
-            # A bar repeats what it has shown: at each of its steps, and in the next epoch.
+            # A progress bar repeats a loss at each of its steps and in the next epoch.
             bar = len(parts) > 1 or "%|" in text
             for kind, values in self._matched(text) if self.pattern else self._losses(text, bar=bar):
                 yield Event(kind, time, self.rank, world, values)
@@ -294,5 +294,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             f"this is not a regular expression: {error}", about=repr(pattern), fix=example
         ) from error
     if not expression.groupindex:
-        raise BadInput("the expression names no number", about=repr(pattern), fix=example)
+        raise BadInput("the expression has no named group", about=repr(pattern), fix=example)
     return expression

@@ -1,4 +1,4 @@
-"""The parts of a step by rank, as a static picture."""
+"""Plot the parts of a step by rank."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from kitlib.widgets.plots import THEME, Picture, tidy
 if TYPE_CHECKING:
     import pandas
 
-LOOKS = {  # colour and hatching of each part: told apart without colours as well
+LOOKS = {  # colour and hatching of each part, distinguishable without colour
     "computing": (THEME.lines[0], None),
     "data": (THEME.lines[2], "...."),
     "communication": (THEME.lines[1], "////"),
@@ -19,7 +19,7 @@ LOOKS = {  # colour and hatching of each part: told apart without colours as wel
 
 
 def plot_step_trace(seconds: "pandas.DataFrame", *, slow_rank: int | None) -> Picture:
-    """Plot a bar for each rank, in milliseconds of a step; hidden communication is a thin bar below it."""
+    """Plot a bar per rank, in milliseconds of a step, with hidden communication as a thin bar below."""
     table = seconds * 1e3
     figure = Figure(figsize=(9, 1.4 + 0.55 * len(table)), layout="constrained", facecolor=THEME.ground)
     axes, names = figure.subplots(), [f"rank {rank}" for rank in table.index]

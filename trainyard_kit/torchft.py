@@ -1,8 +1,8 @@
-"""Fault-tolerant training by torchft: replica groups that come and go, and its Lighthouse.
+"""Fault-tolerant training with torchft: replica groups that may fail and rejoin, and its Lighthouse.
 
-Each pod is a replica group with a torchrun of its own; a group that is lost costs the others a step, and
-joins again with their weights. The pods need the package torchft: ``pip install torchft`` for local nodes, or
-an image that has it. https://github.com/meta-pytorch/torchft
+Each pod is a replica group with its own torchrun. The loss of a group costs the others one step; it rejoins
+with their weights. The pods need the package torchft: ``pip install torchft`` for local nodes, or an image
+that contains it. https://github.com/meta-pytorch/torchft
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ PORT = 29510
 
 @checked_class
 class TorchFT(TorchElastic):
-    """A training program that uses torchft, as replica groups of one pod each; needs no operator.
+    """Run a training program that uses torchft as replica groups of one pod each, without an operator.
 
     Args:
-        trainer: As for the other jobs: a program that has a `torchft.Manager`, as
-            ``notebooks/scripts/digits_torchft.py`` and torchft's ``train_ddp.py``.
-        nodes: Number of replica groups at the beginning.
-        min_nodes: The fewest to which ``run.scale`` may go.
-        max_nodes: The most that ``run.scale`` may request; by default twice ``nodes``.
-        job: The other arguments of `TrainingJob`; processes_per_node are the ranks of a group.
+        trainer: As for other jobs: a program with a `torchft.Manager`, such as
+            ``notebooks/scripts/digits_torchft.py`` or torchft's ``train_ddp.py``.
+        nodes: Initial number of replica groups.
+        min_nodes: Minimum for ``run.scale``.
+        max_nodes: Maximum for ``run.scale``; by default twice ``nodes``.
+        job: The other arguments of `TrainingJob`; ``processes_per_node`` is the number of ranks of a group.
 
     Raises:
         BadInput: An argument is invalid, such as more ``min_nodes`` than ``nodes``.
@@ -55,10 +55,10 @@ class TorchFT(TorchElastic):
         super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
 
     def bind(self, cluster: Cluster) -> Self:
-        """Copy the job as `launch` sends it to a cluster, whose namespace is in the pods' search path."""
-        placed = super().bind(cluster)
-        placed.namespace = cluster.kube.namespace
-        return placed
+        """Copy the job for a cluster, whose namespace is in the pods' DNS search path."""
+        bound = super().bind(cluster)
+        bound.namespace = cluster.kube.namespace
+        return bound
 
     def build(self) -> list[Object]:
         service = self._read("service", folder="torch-elastic")

@@ -117,16 +117,16 @@ def test_labels_are_looked_up_in_the_cluster(local_cluster):
     kubectl = local_cluster.kubectl
     kubectl("delete configmap adopted mine --ignore-not-found")
     try:
-        assert "there is no ConfigMap" in advice(checklist(), "is there")
+        assert "there is no ConfigMap" in advice(checklist(), "exists")
         kubectl("create configmap adopted")
-        assert "no label yet" in advice(checklist(), "is there")
+        assert "no label yet" in advice(checklist(), "exists")
         kubectl("label configmap adopted team=a")
-        assert "kubectl label" in advice(checklist(), "own label")
+        assert "kubectl label" in advice(checklist(), "notebook's label")
         kubectl("label configmap adopted trainyard/notebook=13 trainyard/run=forgoten")
         assert "'forgoten'" in advice(checklist(), "belongs to the run")
         kubectl("create configmap mine")
         kubectl("label configmap mine adopted --overwrite trainyard/run=forgotten")
-        assert "mine has the label" in advice(checklist(), "leaves the ConfigMap mine alone")
+        assert "mine has the label" in advice(checklist(), "not the ConfigMap mine")
         kubectl("label configmap mine trainyard/run-")
         assert checklist(), checklist()
     finally:
@@ -155,9 +155,9 @@ def gpus(state_home):
         (f'{OF_GPU}profile in ["3g.40gb", "4g.40gb"]', {}, ""),
         (ENOUGH.replace(">=", "=="), {}, ""),
         (f'{ENOUGH} && {OF_GPU}type == "mig" && !{OF_GPU}profile.startsWith("7g")', {}, ""),
-        (ENOUGH, {}, "it takes 7g.80gb"),
-        (ENOUGH.replace(">=", ">"), {}, "it does not take 3g.40gb, which has 40 GiB"),
-        (ENOUGH, {"deviceClassName": "gpu.nvidia.com"}, "it takes a whole GPU"),
+        (ENOUGH, {}, "it matches 7g.80gb"),
+        (ENOUGH.replace(">=", ">"), {}, "it does not match 3g.40gb, which has 40 GiB"),
+        (ENOUGH, {"deviceClassName": "gpu.nvidia.com"}, "it matches a whole GPU"),
         (f'{OF_GPU}profil == "3g.40gb"', {}, "CEL runtime error: no such key: profil"),
         ("device.memory > 40", {}, "undefined field 'memory'"),
         (ENOUGH, {"count": 2}, "several devices"),
@@ -202,14 +202,14 @@ def of_container(name):
         (of_cpu(type="Utilization", averageUtilization=5), "(per cent of the request) is 5"),
         (of_cpu(**PER_POD | {"averageValue": "50m"}), "half of the 200m"),
         (of_cpu(type="Value", value="100m"), "the API server rejects it"),
-        ({"metrics": [*SCALED["metrics"], MEMORY]}, "the largest decides"),
+        ({"metrics": [*SCALED["metrics"], MEMORY]}, "largest result decides"),
         ({"metrics": [MEMORY]}, "resource.name is 'memory'"),
         ({"metrics": []}, "has 0 entries"),
         ({"minReplicas": 2}, "spec.minReplicas is 2"),
         ({"minReplicas": 0}, "the API server rejects it"),
         ({"maxReplicas": 4}, "spec.maxReplicas is 4"),
         ({"maxReplicas": "8"}, "maxReplicas is text, and should be a whole number"),
-        ({"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}, "take it out"),
+        ({"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}, "remove it"),
         ({"scaleTargetRef": autoscaler.TARGET | {"kind": "StatefulSet"}}, "scaleTargetRef.kind"),
         ({"scaleTargetRef": {"kind": "Deployment", "name": "my-model"}}, "scaleTargetRef.apiVersion"),
     ],

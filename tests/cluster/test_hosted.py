@@ -155,6 +155,6 @@ def test_a_notebook_sets_itself_up_and_changes_nothing_that_was_there(
     output = text_of(notebook)
     assert before <= after, f"changed: {before - after}"
     assert any(name.startswith("trainyard_kit_controlplane-") for name in after)
-    assert "torch 2.8.0" in output and "Mode: plain." in output and "Namespaces are refused" in output
-    assert "Limited: protobuf 5.29.5 stays" in output
+    assert "torch 2.8.0" in output and "Mode: plain." in output and "Namespaces are not available" in output
+    assert "Limited: notebook 10 (parameter servers) needs protobuf" in output
     assert shown in output

@@ -316,7 +316,7 @@ def results(cluster):
 
 def test_preflight_names_what_a_namespace_forbids_with_rights_in_it_alone(strict):
     checks = results(strict("restricted", "quota", "most", "default-deny").cluster)
-    assert (checks["rights"].level, checks["pod security"].level) == ("ok", "ok")
+    assert (checks["permissions"].level, checks["pod security"].level) == ("ok", "ok")
     assert "restricted: pods run as user 65532" in checks["pod security"].message
     assert "`cpu=` and `memory=`" in checks["quota team"].fix
     assert "max cpu 2, memory 2Gi" in checks["limit range"].message
@@ -350,11 +350,11 @@ def test_preflight_fails_for_a_class_of_storage_that_there_is_not(admin_cluster,
 def test_preflight_names_the_right_that_is_lacking(strict):
     namespace = strict(cannot=("configmaps", "pods/exec", "pods/portforward"))
     checks = results(namespace.cluster)
-    assert checks["rights"].level == "failed"
-    assert "create, get, delete configmaps" in checks["rights"].message
-    assert "ClusterRole edit" in checks["rights"].fix
-    assert "volumes does not work" in checks["right: pods/exec"].fix
-    assert "port_forward does not work" in checks["right: pods/portforward"].fix
+    assert checks["permissions"].level == "failed"
+    assert "create, get, delete configmaps" in checks["permissions"].message
+    assert "ClusterRole edit" in checks["permissions"].fix
+    assert "volumes does not work" in checks["permission: pods/exec"].fix
+    assert "port_forward does not work" in checks["permission: pods/portforward"].fix
 
 
 def test_the_command_shows_the_same_table(strict):

@@ -29,7 +29,7 @@ def test_each_wrong_failure_gets_a_hint_that_does_not_say_the_right_one(seed):
     for case, (failure, rank) in causes.plan(seed, 4).items():
         for wrong in set(causes.FAILURES) - {failure}:
             hint = advice({case: (wrong, rank)}, seed)[case]
-            assert hint == f"no {wrong}: {causes.AGAINST[wrong]}"
+            assert hint == f"not {wrong}: {causes.AGAINST[wrong]}"
             assert f"it is {failure}" not in hint
 
 
@@ -37,7 +37,7 @@ def test_each_wrong_failure_gets_a_hint_that_does_not_say_the_right_one(seed):
 def test_the_wrong_rank_of_the_right_failure_gets_a_hint(seed):
     for case, (failure, rank) in causes.plan(seed, 4).items():
         hint = advice({case: (failure, (rank + 1) % 4)}, seed)[case]
-        assert hint == f"{failure} it is, and not on rank {(rank + 1) % 4}: {causes.WHERE[failure]}"
+        assert hint == f"{failure} is correct, but not on rank {(rank + 1) % 4}: {causes.WHERE[failure]}"
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_the_wrong_rank_of_the_right_failure_gets_a_hint(seed):
         ({"A": ("loader", 3)}, "answers has A"),
         ({"a": "memory"}, "should be a failure and a rank"),
         ({"a": None}, "should be a failure and a rank"),
-        ({"a": ("loader", "3")}, "its rank is '3', and should be a number from 0 to 3"),
-        ({"a": ("loader", 4)}, "its rank is 4"),
-        ({"a": ("loader", -1)}, "its rank is -1"),
-        ({"a": ("loader", True)}, "its rank is True"),
+        ({"a": ("loader", "3")}, "the rank is '3', and should be a number from 0 to 3"),
+        ({"a": ("loader", 4)}, "the rank is 4"),
+        ({"a": ("loader", -1)}, "the rank is -1"),
+        ({"a": ("loader", True)}, "the rank is True"),
         ({"a": (3, "loader")}, "3 is none of deadlock"),
         ({"a": ("out of memory", 1)}, "is none of deadlock, loader, memory, nan, straggler"),
     ],

@@ -59,7 +59,7 @@ PROGRAMS = {
     "same images": ({"todo_2": SINGLE, "todo_4": ""}, "own share", "read by both ranks"),
     "whole batch": (
         {"todo_2": TODO[2].replace(" // dist.get_world_size()", "")},
-        "over both ranks",
+        "across both ranks",
         "takes 6",
     ),
     "broadcast at the end": (
@@ -84,7 +84,7 @@ PROGRAMS = {
     ),
     "no wrapper": ({"todo_3": ""}, "TODO 3", "the weights differ"),
     "no set_epoch": ({"todo_4": ""}, "TODO 4", "set_epoch"),
-    "misspelt": ({"todo_3": "    model = DDPP(model)"}, "its end", "'DDPP' is not defined"),
+    "misspelt": ({"todo_3": "    model = DDPP(model)"}, "it finishes", "'DDPP' is not defined"),
 }
 
 
@@ -99,7 +99,7 @@ def test_the_program_is_trained_on_two_ranks(name, tmp_path):
     checklist = kit.check("05", program=program)
     if name == "only TODO 1":
         assert [row.right for row in checklist][-2:] == [None, None]
-        assert "not judged yet" in [*checklist][-1].advice
+        assert "not checked yet" in [*checklist][-1].advice
     if not check:
         assert checklist, checklist
     else:
@@ -110,7 +110,7 @@ def test_the_program_is_trained_on_two_ranks(name, tmp_path):
 
 def test_a_program_without_changes_is_not_run():
     first, *open_rows = kit.check("05", program=ROOT / "notebooks" / "scripts" / "digits_todo.py")
-    assert "as it was" in first.advice
+    assert "unchanged" in first.advice
     assert not any(row.right for row in open_rows)
 
 

@@ -150,25 +150,29 @@ def dockerfile(instruction, *, before="COPY trainers/"):
 @pytest.mark.parametrize(
     ("answer", "check", "advice"),
     [
-        (dockerfile("RUN TODO"), "one instruction is new", "as it was"),
+        (dockerfile("RUN TODO"), "one new instruction", "unchanged"),
         (dockerfile("RUN pipp install einops"), "the shell runs it", "not found"),
-        (dockerfile(f"{INSTRUCTION} einops==0.7.0"), "always the same version", "0.8.2 and 0.7.0"),
-        (dockerfile(f"{INSTRUCTION} && {INSTRUCTION[4:].replace('0.8.2', '0.7')}"), "same version", "0.7"),
-        (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.1")), "always the same version", "0.8.1"),
-        (dockerfile("pip install einops"), "one instruction is new", "which instruction does"),
+        (dockerfile(f"{INSTRUCTION} einops==0.7.0"), "version is pinned", "0.8.2 and 0.7.0"),
+        (
+            dockerfile(f"{INSTRUCTION} && {INSTRUCTION[4:].replace('0.8.2', '0.7')}"),
+            "version is pinned",
+            "0.7",
+        ),
+        (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.1")), "version is pinned", "0.8.1"),
+        (dockerfile("pip install einops"), "one new instruction", "which instruction does"),
         (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "the shell runs it", "einops==0.8.2"),
-        (dockerfile(f"RUN pip install {FLAGS} einops"), "always the same version", "pin it"),
+        (dockerfile(f"RUN pip install {FLAGS} einops"), "version is pinned", "pin it"),
         (dockerfile("RUN pip install einops==0.8.2"), "keeps its torch", "--constraint"),
         (dockerfile("RUN pip install einops==0.8.2"), "system's Python", "--break-system-packages"),
-        (dockerfile("RUN pip install einops==0.8.2"), "do not stay in the layer", "--no-cache-dir"),
-        (dockerfile(INSTRUCTION, before="ENV"), "does not install it again", "before COPY trainers/"),
+        (dockerfile("RUN pip install einops==0.8.2"), "not stored in the layer", "--no-cache-dir"),
+        (dockerfile(INSTRUCTION, before="ENV"), "does not reinstall it", "before COPY trainers/"),
         (dockerfile(INSTRUCTION, before="COPY images"), "keeps its torch", "does not exist yet"),
         (dockerfile("RUN pip install 'einops"), "the shell runs it", "the shell fails"),
         (dockerfile("RUN pip download einops"), "the shell runs it", "it does not run pip install"),
         (dockerfile("RUN while true; do :; done"), "the shell runs it", "does not end"),
-        ([INSTRUCTION], "one instruction is new", "is gone"),
-        (dockerfile("# RUN pip install einops"), "one instruction is new", "0 new instructions"),
-        (None, "one instruction is new", "None"),
+        ([INSTRUCTION], "one new instruction", "is missing"),
+        (dockerfile("# RUN pip install einops"), "one new instruction", "0 new instructions"),
+        (None, "one new instruction", "None"),
     ],
 )
 def test_a_wrong_instruction_is_told_what_to_do(answer, check, advice, monkeypatch):
@@ -202,19 +206,19 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
 @pytest.mark.parametrize(
     ("answer", "check", "advice"),
     [
-        (re.compile(PATTERN), "a regular expression", "should be a text"),
-        (r"TODO (?P<step>\d+) TODO", "a regular expression", "as it was"),
-        (PATTERN.replace(r"\[train\]", "[train]"), "left out", r"write \[train\]"),
+        (re.compile(PATTERN), "a regular expression", "should be a string"),
+        (r"TODO (?P<step>\d+) TODO", "a regular expression", "unchanged"),
+        (PATTERN.replace(r"\[train\]", "[train]"), "validation lines", r"write \[train\]"),
         (PATTERN.replace(" nll", " | nll"), "loss is", r"write \|"),
         (PATTERN.replace(r"\[train\]", "[train"), "a regular expression", r"write \["),
         (r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)", "a regular expression", "one + is enough"),
-        ("TODO", "a regular expression", "(?P<step>…) and (?P<loss>…) is missing"),
-        (PATTERN.replace("step", "it"), "a regular expression", "(?P<step>…) is missing"),
+        ("TODO", "a regular expression", "missing (?P<step>…) and (?P<loss>…)"),
+        (PATTERN.replace("step", "it"), "a regular expression", "missing (?P<step>…)"),
         (PATTERN + "(", "a regular expression", "not a regular expression"),
-        (PATTERN.replace("nll ", "loss "), "each line", "0 of 3"),
+        (PATTERN.replace("nll ", "loss "), "each training line", "0 of 3"),
         (r"ep (?P<step>\d+).* nll (?P<loss>\S+)", "step is", "0, 0, 1"),
         (PATTERN.replace(r"\S+", r"[\d.]+"), "loss is", "1.8412"),
-        (PATTERN.replace(r"\[train\]", ""), "left out", "[valid]"),
+        (PATTERN.replace(r"\[train\]", ""), "validation lines", "[valid]"),
         (PATTERN.replace(r"\d+", r"\d{2,3}"), "longer run", "more digits"),
     ],
 )
@@ -319,7 +323,7 @@ UNEVEN = """
 
 def test_a_loop_that_loses_the_rest_of_a_division_is_refused_and_arrays_are_images():
     lost = {row.name: row.advice for row in rows("08", UNEVEN) if row.right is False}
-    assert any("12 // 5 has a rest" in advice for advice in lost.values()), lost
+    assert any("12 // 5 leaves a remainder" in advice for advice in lost.values()), lost
     for array in ("__import__('numpy').array(images)", "__import__('torch').tensor(images)"):
         assert (checklist := rows("08", ELASTIC.replace("images[step", f"{array}[step"))), checklist
 
@@ -347,7 +351,7 @@ def test_nothing_of_an_untouched_stub_is_right(notebook, source, monkeypatch):
     text, _, call = source.rpartition("kit.check(")
     first, *rest = eval(f"kit.check({call}", cell(text, monkeypatch) | {"cluster": None, "kit": kit} | DEALT)
     assert (first.right, {row.right for row in rest}) == (False, {None})
-    assert "as it was" in first.advice
+    assert "unchanged" in first.advice
 
 
 # The process apart
@@ -361,7 +365,7 @@ def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
     amdahl = cell(SOLUTIONS["00"], monkeypatch)["amdahl"]
     checklist = kit.check("00", amdahl=amdahl)
     assert checklist, checklist
-    assert repr(checklist).splitlines()[-1] == "6 of 6 are right."
+    assert repr(checklist).splitlines()[-1] == "6 of 6 checks pass."
 
 
 @pytest.mark.parametrize(
@@ -369,7 +373,7 @@ def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
     [
         ("while True: pass", "not finished after 2 s of computing"),
         ("__import__('time').sleep(1000)", "not finished"),
-        ("__import__('os')._exit(7)", "ended with status 7"),
+        ("__import__('os')._exit(7)", "exited with status 7"),
         ("raise ValueError('no')", "raises ValueError: no"),
         ("return undefined", "name 'undefined' is not defined"),
     ],

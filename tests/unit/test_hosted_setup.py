@@ -44,7 +44,8 @@ def test_pip_is_told_to_keep_every_version_that_it_can_read(monkeypatch, tmp_pat
 
 def test_a_package_that_is_too_old_for_a_notebook_is_named():
     (message,) = hosted._limits(HAS)
-    assert message.startswith("Limited: protobuf 5.29.5 stays, and notebook 10")
+    assert message.startswith("Limited: notebook 10 (parameter servers) needs protobuf ")
+    assert message.endswith("and 5.29.5 is installed.")
 
 
 def test_where_all_is_there_it_only_reports(monkeypatch, capsys):

@@ -97,7 +97,7 @@ def test_a_cluster_is_created_with_its_providers_own_options(rented):
 def test_an_option_that_all_providers_have_is_refused_in_a_sentence(rented, verb):
     done = run("cluster", verb, "2", "--set", "name=other")
     assert done.exit_code == 1
-    assert "this is not an option" in done.stderr
+    assert "not specific to a provider" in done.stderr
     assert "--set name=other" in done.stderr
     assert rented == []
 

@@ -83,7 +83,7 @@ def test_a_pattern_may_name_the_step():
 
 @pytest.mark.parametrize("pattern", ["loss (", r"loss (\S+)", 3])
 def test_a_wrong_pattern_says_how_to_write_one(pattern):
-    with pytest.raises(BadInput, match=r"regular expression|names no number") as error:
+    with pytest.raises(BadInput, match=r"regular expression|no named group") as error:
         parse_text(logs("loss 1"), pattern)
     assert "?P<loss>" in error.value.fix
 

@@ -145,7 +145,7 @@ def test_folders_without_traces_and_traces_of_two_runs_are_refused(read, tmp_pat
     with pytest.raises(BadInput, match="--trace-dir"):
         read_traces(tmp_path)
     more = [*cpu((10, 20), 20), event("ProfilerStep#4", "user_annotation", 100, 200)]
-    with pytest.raises(BadInput, match="not of one run"):
+    with pytest.raises(BadInput, match="not from the same run"):
         read(rank_of(0, more), rank_of(1, cpu((10, 20), 20)))
 
 

@@ -1,1 +1,1 @@
-"""``trainyard``: the library's verbs for a terminal."""
+"""The command line ``trainyard``: the library's verbs for a terminal."""

@@ -1,4 +1,4 @@
-"""``trainyard``, and ``python -m trainyard_kit.cli``: an interrupt never shows a traceback."""
+"""Run ``trainyard``, or ``python -m trainyard_kit.cli``, without a traceback after an interrupt."""
 
 import os
 import signal
@@ -8,15 +8,14 @@ INTERRUPTED = 130
 
 
 def quit_at_once(*_: object) -> None:
-    """End this process, which has begun nothing yet or is done."""
+    """Exit at once, before a command starts or after it ends."""
     os._exit(INTERRUPTED)
 
 
 def deliver_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Repeat an interrupt that came in a callback or destructor: the import system has one for each module.
+    """Raise an interrupt again that arrived in a callback or destructor, such as the import system's.
 
-    Python prints such an exception with a traceback, and goes on. It is raised once more when this hook has
-    returned.
+    Python would only print it with a traceback. A timer raises it after this hook returns.
     """
     if unraisable.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(unraisable)
@@ -26,7 +25,7 @@ def deliver_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def main() -> None:
-    """Run the command line; the commands themselves say what an interrupt leaves (`options.ErrorGroup`)."""
+    """Run the command line; `options.ErrorGroup` reports what an interrupt leaves behind."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, quit_at_once)
     sys.unraisablehook = deliver_again

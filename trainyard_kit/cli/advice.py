@@ -1,7 +1,7 @@
-"""Fixes of errors for a terminal: a command for a call of Python, an option for an argument.
+"""Rewrite the fixes of errors for a terminal: Python calls as commands, arguments as options.
 
-Errors suggest calls, as notebooks need them, between backticks: `kit.connect("lab", start=True)`. A terminal
-shows the equivalent command of `COMMANDS`; click knows its arguments and options.
+Errors suggest Python calls between backticks: `kit.connect("lab", start=True)`. A terminal shows the
+equivalent command of `COMMANDS`; click knows its arguments and options.
 """
 
 import ast
@@ -70,7 +70,7 @@ IN_PYTHON = (
     "kit.workshop.Jupyter",
     "run.timeline",
 )
-AS_ONE = {"cpu": "cpus"}  # arguments of jobs whose option has another name
+OPTION_NAMES = {"cpu": "cpus"}  # arguments of jobs whose option has another name
 
 
 def for_terminal(
@@ -79,22 +79,22 @@ def for_terminal(
     """Rewrite a fix for a terminal.
 
     Args:
-        fix: With calls and keyword arguments of Python between backticks.
+        fix: Text with Python calls and keyword arguments between backticks.
         command: The command that the user ran; keyword arguments become its options.
         root: The group of all commands.
-        known: The names in the user's command: of the ``cluster``, ``run`` and ``volume``.
+        known: The names of the ``cluster``, ``run`` and ``volume`` in the user's command.
     """
 
-    def words(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         name, _, value = match[1].partition("=")
         if name.isidentifier():
             return _argument(name, value, command) or match[1]
-        with suppress(SyntaxError):  # where a value of the text is none of Python
+        with suppress(SyntaxError):  # the text is not a Python expression
             call = ast.parse(match[1].replace("…", "..."), mode="eval").body
             return (isinstance(call, ast.Call) and _command_of(call, root, known)) or match[1]
         return match[1]
 
-    return CODE.sub(words, fix)
+    return CODE.sub(rewrite, fix)
 
 
 def _argument(name: str, value: str, command: click.Command | None) -> str:
@@ -139,7 +139,7 @@ def _find(root: click.Group, message: str) -> click.Command:
 
 
 def _value(node: ast.expr) -> object:
-    """Evaluate an argument; an ellipsis for a name, or an ellipsis."""
+    """Evaluate a literal argument; return an ellipsis for any other."""
     if isinstance(node, ast.Dict):
         return {_value(key): _value(item) for key, item in zip(node.keys, node.values, strict=True) if key}
     try:
@@ -152,11 +152,11 @@ def _render(
     message: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
 ) -> str:
     receiver = message.replace("why", "run").split()[0]
-    values = {AS_ONE.get(name, name): value for name, value in arguments.items() if name != "cluster"}
+    values = {OPTION_NAMES.get(name, name): value for name, value in arguments.items() if name != "cluster"}
     line = [PROGRAM, *message.split()]
     for param in (param for param in command.params if isinstance(param, click.Argument)):
-        names_it = param.name == "name" and receiver in ("cluster", "run", "volume")
-        value = values.pop(str(param.name), known.get(receiver, ...) if names_it else ...)
+        is_receiver = param.name == "name" and receiver in ("cluster", "run", "volume")
+        value = values.pop(str(param.name), known.get(receiver, ...) if is_receiver else ...)
         if value is not ... or param.required:
             line += _word(param, value)
     for name, value in values.items():
@@ -180,10 +180,10 @@ def _word(param: click.Parameter, value: object) -> list[str]:
 
 
 def _option(name: str, value: object, command: click.Command) -> list[str]:
-    """Write an argument as words of a command; none if it has no such option."""
+    """Write an argument as an option of a command; empty if the command has no such option."""
     options = {flag.lstrip("-").replace("-", "_"): param for param in command.params for flag in param.opts}
     options |= {str(param.name): param for param in command.params}
-    param = options.get(name) or options.get(AS_ONE.get(name, name))
+    param = options.get(name) or options.get(OPTION_NAMES.get(name, name))
     if isinstance(param, click.Argument):
         return _word(param, value)
     if isinstance(param, click.Option):

@@ -1,7 +1,7 @@
-"""``trainyard course DIR``: the notebooks, and all files that they show, in a folder of the learner's own.
+"""``trainyard course DIR``: copy the notebooks, and all files that they show, to a learner's folder.
 
-Notebooks link to files beside their folder, as ``../trainers/digits_ddp.py``; so the folder has the same tree
-as the repository. What the learner has changed there is never overwritten.
+Notebooks link to files such as ``../trainers/digits_ddp.py``, so the folder has the repository's layout. The
+learner's changes are never overwritten.
 """
 
 import filecmp
@@ -18,19 +18,19 @@ from kitlib.errors import BadInput
 from trainyard_kit.cli.options import next_step
 
 FOLDERS = ("notebooks", "docs", "trainers", "programs", "manifests", "images")
-TEMPLATE = "trainyard_kit/clouds/eks/cluster.yaml"  # of the packages, where a notebook shows it
+TEMPLATE = "trainyard_kit/clouds/eks/cluster.yaml"  # shown by a notebook
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
-# Of the notebooks' folder: what learners made beside them, as my_digits.py or a notebook's copy, is theirs.
+# Other files in the folder of notebooks, such as my_digits.py or a copied notebook, belong to the learner.
 COURSE = re.compile(r"notebooks/(\d\d_\w+\.ipynb|sanitize\.cfg|\w+/.*)|(?!notebooks/).*")
 MAX_NAMED = 5
-ROOM_MB = 20
+NEEDED_MB = 20
 
 
 def copy_course(folder: Path) -> list[Path]:
-    """Copy the course into a folder, which may have a part of it already.
+    """Copy the course to a folder that may already contain a part of it.
 
     Returns:
-        The files that were written, relative to the folder; none if all were there.
+        The files that were copied, relative to the folder; empty if all existed.
     """
     sources = {
         path.relative_to(config.DATA): path
@@ -47,7 +47,7 @@ def copy_course(folder: Path) -> list[Path]:
         named = ", ".join(map(str, sorted(changed)[:MAX_NAMED]))
         more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
         raise BadInput(
-            f"these files differ from the course's, and would be overwritten: {named}{more}",
+            f"these files differ from the course's and would be overwritten: {named}{more}",
             about=str(folder),
             fix="choose another folder, or move them away; nothing was written",
         )
@@ -58,7 +58,7 @@ def copy_course(folder: Path) -> list[Path]:
             shutil.copyfile(sources[name], folder / name)
     except OSError as error:
         what = f"the course cannot be written: {error.strerror}"
-        fix = f"choose a folder that you can write, with {ROOM_MB} MB free; copied files are kept"
+        fix = f"choose a folder that you can write, with {NEEDED_MB} MB free; copied files are kept"
         raise BadInput(what, about=str(error.filename2 or error.filename), fix=fix) from error
     return missing
 
@@ -66,12 +66,12 @@ def copy_course(folder: Path) -> list[Path]:
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def course(folder: Path) -> None:
-    """Copy the notebooks, and the files that they show, into FOLDER.
+    """Copy the notebooks, and the files that they show, to FOLDER.
 
     Files that you changed there are never overwritten.
     """
-    written = copy_course(folder)
-    click.echo(f"{len(written)} files were copied to {folder}" if written else f"{folder} is complete")
-    # JupyterLab's folder is the course's, not that of the notebooks: they show pictures beside theirs.
+    copied = copy_course(folder)
+    click.echo(f"{len(copied)} files were copied to {folder}" if copied else f"{folder} is complete")
+    # JupyterLab starts in the course's folder, as notebooks show pictures outside their own.
     lab = shlex.join(["jupyter", "lab", *(["--allow-root"] if os.getuid() == 0 else []), str(folder)])
     next_step(f"{lab}, and open notebooks/00_start.ipynb")

@@ -1,4 +1,4 @@
-"""The cluster of a command that names none: TRAINYARD_CLUSTER, the current one, or the only one.
+"""The default cluster of commands: TRAINYARD_CLUSTER, the current cluster, or the only one.
 
 ``trainyard cluster use NAME`` makes a cluster the current one, as ``kubectl config use-context`` does.
 """
@@ -14,10 +14,10 @@ VARIABLE = "TRAINYARD_CLUSTER"
 
 
 def default_cluster() -> str:
-    """Name the cluster of a command without ``-c``; where there is none at all, that which is created next.
+    """Return the cluster of a command without ``-c``; if there are none, the default name of a new one.
 
     Raises:
-        BadInput: There are several, and none is the current one; the error lists them.
+        BadInput: There are several clusters, and no current one; the error lists them.
     """
     if name := os.environ.get(VARIABLE):
         return name
@@ -28,7 +28,7 @@ def default_cluster() -> str:
         names = ", ".join(f"{name} ({state})" for name, state in states.items())
         first = next(iter(states))
         raise BadInput(
-            "there are several clusters, and the command names none",
+            "there are several clusters, and the command does not name one",
             about=names,
             fix=f"add -c {first}; or for all commands: trainyard cluster use {first}",
         )
@@ -36,7 +36,7 @@ def default_cluster() -> str:
 
 
 def read_current() -> str:
-    """Read which cluster is the current one; empty if none is."""
+    """Read the name of the current cluster; empty if there is none."""
     try:
         return _file().read_text(encoding="utf-8").strip()
     except OSError:
@@ -44,7 +44,7 @@ def read_current() -> str:
 
 
 def write_current(name: str) -> None:
-    """Make a cluster the current one; an empty name makes none."""
+    """Make a cluster the current one; an empty name unsets it."""
     path = _file()
     if not name:
         path.unlink(missing_ok=True)

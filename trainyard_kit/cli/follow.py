@@ -1,4 +1,4 @@
-"""A run's logs in a terminal: a readable line for each event on stdout, a progress bar on stderr.
+"""Show a run's logs in a terminal: readable lines on stdout, a progress bar on stderr.
 
 If stdout is not a terminal that can rewrite a line, the bar is a plain line every ten seconds.
 With ``--output json`` stdout has only the JSON lines, as the pods wrote them; other lines go to stderr.
@@ -99,7 +99,7 @@ class BarPrinter(LinePrinter):
             refresh_per_second=4,
         )
         self.task = self.bar.add_task(name, total=None, count="", figures="")
-        self.began = False
+        self.has_events = False
 
     def show(self, rank: int | str, line: Line) -> None:
         from rich.text import Text
@@ -111,14 +111,14 @@ class BarPrinter(LinePrinter):
         self.bar.update(self.task, count=printable(text))
 
     def above(self) -> "Iterable[RenderableType]":
-        """The renderables above the bar."""
+        """Return the renderables above the bar."""
         return ()
 
     def report(self) -> None:
         done, total, _ = self.progress.position
         count, figures = self.progress.count, self.figures
-        if not self.began:
-            self.began = True
+        if not self.has_events:
+            self.has_events = True
             self.bar.reset(
                 self.task, total=total, count=count, figures=figures
             )  # its clock begins with the first event

@@ -1,4 +1,4 @@
-"""``trainyard kubectl``: kubectl on a cluster of the kit, which may also be named after kubectl's words."""
+"""``trainyard kubectl``: run kubectl on a cluster, which may also be named after kubectl's arguments."""
 
 import os
 
@@ -9,7 +9,7 @@ from kitlib.clusters.kubectl import find_kubectl
 from trainyard_kit.cli.current import default_cluster
 from trainyard_kit.cli.options import NAMED_CLUSTER
 
-# Commands of kubectl that have a -c of their own: a container.
+# Subcommands of kubectl whose -c names a container.
 WITH_CONTAINER = ("attach", "cp", "debug", "exec", "logs", "set")
 
 
@@ -19,10 +19,10 @@ WITH_CONTAINER = ("attach", "cp", "debug", "exec", "logs", "set")
 def kubectl(words: tuple[str, ...], cluster: str | None) -> None:
     """Run kubectl on a cluster: trainyard kubectl get pods -A.
 
-    The cluster may also come last, as in trainyard kubectl get pods -c lab. Where -c is kubectl's own, which
-    names a container, it is --cluster lab.
+    The cluster may also be given last: trainyard kubectl get pods -c lab. For subcommands whose -c names a
+    container, use --cluster lab.
     """
-    if not words:  # kubectl's own help, for which no cluster need exist
+    if not words:  # kubectl's help needs no cluster
         program = find_kubectl()
         os.execvp(program[0], program)
     rest, named = split_cluster(words)
@@ -32,7 +32,7 @@ def kubectl(words: tuple[str, ...], cluster: str | None) -> None:
 
 
 def split_cluster(words: tuple[str, ...]) -> tuple[list[str], str | None]:
-    """Split the name of a cluster from the words for kubectl; what follows ``--`` is a container's.
+    """Separate the name of a cluster from kubectl's arguments; those after ``--`` are a container's.
 
     Example:
         >>> split_cluster(("get", "nodes", "-c", "lab"))

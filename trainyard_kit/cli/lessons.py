@@ -1,4 +1,4 @@
-"""``trainyard operator`` and ``trainyard dataset``: what lessons need in a cluster before they train."""
+"""``trainyard operator`` and ``trainyard dataset``: prerequisites of lessons in a cluster."""
 
 import click
 
@@ -60,6 +60,6 @@ def prepare(
     """Prepare the dataset NAME: digits, mnist, cifar10 or tiny-imagenet-200."""
     from kitlib.datasets import prepare_dataset
 
-    place = clusters.connect(cluster).create_volume(volume)
-    click.echo(prepare_dataset(name, volume=place, synthetic=synthetic, limit=limit, records=records))
+    target = clusters.connect(cluster).create_volume(volume)
+    click.echo(prepare_dataset(name, volume=target, synthetic=synthetic, limit=limit, records=records))
     next_step(f"trainyard volume ls {volume} -c {cluster}")

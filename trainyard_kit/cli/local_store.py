@@ -1,7 +1,6 @@
-"""``trainyard image``, ``bundle`` and ``cache``: what this machine keeps for local clusters.
+"""``trainyard image``, ``bundle`` and ``cache``: images and downloads on this machine for local clusters.
 
-A command hands its words to ``python -m localkube`` and prints the answer. The nodes' own part is in
-`kitlib.clusters.machine`.
+The commands call ``python -m localkube`` through `kitlib.clusters.machine` and print the results.
 """
 
 from pathlib import Path
@@ -32,9 +31,9 @@ def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> 
     """Create FILE from this machine's cache and downloaded Python packages."""
     options = [*(["--without-wheels"] if without_wheels else []), *(f"--image={image}" for image in images)]
     with progress("bundle") as line:
-        made = machine.call("bundle", "create", str(file.absolute()), *options, report=line.update)
-        line.done(f"{made['bytes'] / 1e6:,.0f} MB")
-    click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
+        archive = machine.call("bundle", "create", str(file.absolute()), *options, report=line.update)
+        line.done(f"{archive['bytes'] / 1e6:,.0f} MB")
+    click.echo(f"{archive['file']}: {archive['bytes'] / 1e6:,.0f} MB, {', '.join(archive['holds'])}")
     next_step(f"on the other machine: trainyard bundle use {file.name}")
 
 
@@ -43,9 +42,9 @@ def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> 
 def use_bundle(file: Path) -> None:
     """Unpack FILE, so that this machine needs no network."""
     with progress("bundle") as line:
-        used = machine.call("bundle", "use", str(file.absolute()), report=line.update)
+        unpacked = machine.call("bundle", "use", str(file.absolute()), report=line.update)
         line.done("unpacked")
-    click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
+    click.echo(f"{unpacked['cache']} has {', '.join(unpacked['holds'])}")
     next_step("trainyard quickstart")
 
 
@@ -54,7 +53,7 @@ def use_bundle(file: Path) -> None:
 @OUTPUT
 @click.pass_context
 def image(context: click.Context, wide: bool, output: str | None) -> None:
-    """Show, pull, load, save, build and remove images, and what stands in for some."""
+    """Show, pull, load, save, build and remove images, and show the stand-ins for some."""
     if context.invoked_subcommand is None:
         columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
         rows = [tuple(row[column] for column in columns) for row in machine.call("images")]
@@ -100,8 +99,8 @@ def build_image(
     """Build the image NAME, by default the trainer's, for the pods of a cluster."""
     from trainyard_kit.container_images import build_image as build
 
-    place = None if here else clusters.connect(cluster or default_cluster())
-    click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=place))
+    existing = None if here else clusters.connect(cluster or default_cluster())
+    click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=existing))
 
 
 @image.command("pull")
@@ -124,7 +123,7 @@ def pull_images(references: tuple[str, ...], platform: str | None) -> None:
 @image.command("load")
 @click.argument("file", type=click.Path(exists=True))
 def load_images(file: str) -> None:
-    """Load the images in FILE: of docker save, or an OCI layout."""
+    """Load the images in FILE, an archive of docker save or an OCI layout."""
     for loaded in machine.load_images(file):
         click.echo(f"{', '.join(loaded['names']) or 'an image without a name'} is {loaded['id']}")
 
@@ -133,7 +132,7 @@ def load_images(file: str) -> None:
 @click.argument("references", nargs=-1, required=True)
 @click.option("--file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The archive.")
 def save_images(references: tuple[str, ...], file: Path) -> None:
-    """Write REFERENCES to one archive, which Docker and Podman load as well."""
+    """Write REFERENCES to one archive that Docker and Podman can load."""
     with progress("images") as line:
         line.update(f"writing {file}")
         size = machine.call("image-store", "save", *references, "--output", str(file.absolute()))
@@ -164,7 +163,7 @@ def _echo_removed(removed: dict[str, Any]) -> None:
 @image.command("get")
 @click.argument("names", nargs=-1, required=True)
 def get_images(names: tuple[str, ...]) -> None:
-    """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
+    """Get the programs NAMES that stand in for images; building an operator takes a minute or two."""
     for program in machine.get_images(*names):
         click.echo(f"{program['name']} {program['version']} is in {program['folder']}")
 
@@ -175,7 +174,7 @@ def get_images(names: tuple[str, ...]) -> None:
 def cache(context: click.Context, output: str | None) -> None:
     """Show the kit's files on this machine and their sizes."""
     if context.invoked_subcommand is None:
-        show(output, _cached(empty="nothing is kept"))
+        show(output, _cached(empty="the cache is empty"))
 
 
 @cache.command("clear")
@@ -183,7 +182,7 @@ def cache(context: click.Context, output: str | None) -> None:
 def clear_cache(what: str | None) -> None:
     """Remove files that neither a cluster nor this version of the kit uses."""
     options = ["--clear", *([f"--what={what}"] if what else [])]
-    click.echo(_cached(*options, empty="nothing was to be removed"))
+    click.echo(_cached(*options, empty="nothing to remove"))
 
 
 def _cached(*options: str, empty: str) -> Table:

@@ -1,4 +1,4 @@
-"""Shared by the commands: names and their completion, output formats, a provider's options, errors."""
+"""Parts that commands share: names and their completion, output formats, provider options, errors."""
 
 import ast
 import json
@@ -17,7 +17,7 @@ from kitlib.errors import BadInput, KitError
 from trainyard_kit.cli.advice import for_terminal
 from trainyard_kit.cli.current import VARIABLE, default_cluster
 
-OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
+COMMON_OPTIONS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
 CLUSTER_HELP = f"The cluster's name; by default {VARIABLE}, the current cluster, or the only one."
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 Flag = Callable[[Callable[..., None]], Callable[..., None]]
@@ -95,7 +95,7 @@ def complete_clusters(context: click.Context, parameter: click.Parameter, incomp
 
 
 def _complete(title: str) -> Complete:
-    """Complete the name of a run or a volume, in the cluster that the line names."""
+    """Complete the name of a run or a volume in the cluster of the command."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         try:
@@ -124,7 +124,7 @@ def _remember_cluster(context: click.Context, parameter: click.Parameter, value:
     return value
 
 
-# For commands in which the cluster is optional, or named elsewhere.
+# For commands where the cluster is optional, or found later.
 NAMED_CLUSTER = click.option("--cluster", "-c", help=CLUSTER_HELP, shell_complete=complete_clusters)
 CLUSTER = click.option(
     "--cluster", "-c", help=CLUSTER_HELP, shell_complete=complete_clusters, callback=_remember_cluster
@@ -152,12 +152,12 @@ def next_step(text: str) -> None:
 
 
 def show(output: str | None, *tables: Table, **named: Table) -> None:
-    """Print tables, or their rows as JSON or YAML, or the names in their first columns.
+    """Print tables, their rows as JSON or YAML, or the names in their first columns.
 
     Args:
         output: ``json``, ``yaml``, ``name``, or None for the tables.
         tables: One table, whose rows are printed as a list.
-        named: Several tables, printed as a list each under these names.
+        named: Several tables, each printed as a list under its name.
     """
     all_tables = [*tables, *named.values()]
     rows: object = [_plain(row) for row in tables[0]] if tables else {}
@@ -186,13 +186,13 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 def options_of(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4; others are text."""
-    read = {}
+    parsed = {}
     for option in pairs:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
             raise BadInput("an option is a key and a value", about=option, fix="--set region=eu-central-1")
-        read[key] = _value(value)
-    return read
+        parsed[key] = _value(value)
+    return parsed
 
 
 def _value(text: str) -> object:
@@ -208,15 +208,15 @@ def _value(text: str) -> object:
     return value if isinstance(value, int | float | dict | list) else text
 
 
-def _own(context: click.Context, _: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
-    read = options_of(pairs)
-    if reserved := sorted(OF_ALL_PROVIDERS & read.keys()):
+def _parse_options(context: click.Context, _: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
+    parsed = options_of(pairs)
+    if reserved := sorted(COMMON_OPTIONS & parsed.keys()):
         raise BadInput(
-            "this is not an option of one provider",
-            about=f"--set {reserved[0]}={read[reserved[0]]}",
+            "this option is not specific to a provider",
+            about=f"--set {reserved[0]}={parsed[reserved[0]]}",
             fix=f"{context.command_path} --help shows the options of all providers",
         )
-    return read
+    return parsed
 
 
 OPTION = click.option(
@@ -224,6 +224,6 @@ OPTION = click.option(
     "option",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=_own,
+    callback=_parse_options,
     help="An option of the provider; repeatable.",
 )

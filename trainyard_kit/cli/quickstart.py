@@ -1,4 +1,4 @@
-"""``trainyard quickstart``: create a cluster, train on its nodes, draw the loss, and delete everything."""
+"""``trainyard quickstart``: create a cluster, train on its nodes, plot the loss, and delete the cluster."""
 
 import math
 import signal
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 RUN = "digits"
-WIDTH, HEIGHT = 60, 8  # of the picture, in characters
-COURSE = "trainyard course FOLDER copies the notebooks, and shows how to open them"
+WIDTH, HEIGHT = 60, 8  # of the chart, in characters
+COURSE = "trainyard course FOLDER copies the notebooks and shows how to open them"
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%@"
 
 
 def chart(values: Iterable[float], *, blocks: str = BLOCKS) -> str:
-    """Draw values as columns of text from zero up, at most `WIDTH` of them, with the largest at the axis.
+    """Draw values as a column chart of text that starts at zero, with at most `WIDTH` columns.
 
     Args:
-        values: Finite ones; neighbours are averaged where there are too many.
-        blocks: Nine characters, from an empty one to a full one.
+        values: Finite values; neighbours are averaged if there are too many.
+        blocks: Nine characters, from empty to full.
 
     Example:
         >>> chart([8.0, 4.0, 1.0]).splitlines()[-1]
         '       0 |███'
     """
     points = list(values)
-    wide = max(1, -(-len(points) // WIDTH))
+    group = max(1, -(-len(points) // WIDTH))
     columns = [
-        sum(part) / len(part) for start in range(0, len(points), wide) if (part := points[start:][:wide])
+        sum(part) / len(part) for start in range(0, len(points), group) if (part := points[start:][:group])
     ]
     top = max([0.0, *columns]) or 1.0
     rows = []
@@ -52,17 +52,17 @@ def chart(values: Iterable[float], *, blocks: str = BLOCKS) -> str:
 
 
 class ProgressPrinter(LinePrinter):
-    """Prints a run's progress alone: its log is for `trainyard run logs`, and its loss is in the picture."""
+    """Prints only a run's progress; the loss is in the chart, and `trainyard run logs` prints the log."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, only=None, output="text")
 
     def show(self, rank: int | str, line: Line) -> None:
-        """Print no line; of a failure the error has the traceback."""
+        """Print nothing; the error of a failed run contains the traceback."""
 
 
 class LossPrinter(BarPrinter):
-    """Draws the loss above the progress bar, each step's mean over the ranks, in place of the log."""
+    """Draws each step's mean loss over the ranks above the progress bar, in place of the log."""
 
     def __init__(self, name: str) -> None:
         self.losses: dict[int, list[float]] = {}
@@ -80,7 +80,7 @@ class LossPrinter(BarPrinter):
 
     @property
     def figures(self) -> str:
-        """Images a second alone: the loss is in the picture, and in the result."""
+        """Images per second only; the loss is in the chart and in the result."""
         return "  ".join(word for word in super().figures.split("  ") if not word.startswith("loss"))
 
     def above(self) -> "list[RenderableType]":
@@ -118,11 +118,11 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
         fix = "trainyard quickstart" if keep else "trainyard quickstart --keep leaves the cluster"
         raise Interrupted("stopped", about=f'cluster "{name}" and its run', fix=fix) from error
     finally:
-        _end(name, keep)
+        _clean_up(name, keep)
 
 
 def _show_result(run: Run) -> None:
-    steps, tested = run.metrics("step"), run.metrics("eval")
+    steps, evaluations = run.metrics("step"), run.metrics("eval")
     means = steps.groupby("step").loss.mean()
     if not can_rewrite():
         click.echo(f"    loss\n{chart(means)}")
@@ -130,11 +130,11 @@ def _show_result(run: Run) -> None:
     click.echo(
         f"{steps['world_size'].iloc[-1]} workers trained for {seconds or 0:.0f} s: "
         f"loss {number(means.iloc[0])} in the first step and {number(means.iloc[-1])} in the last; "
-        f"{tested.accuracy.iloc[-1]:.1%} of the test images are classified correctly"
+        f"{evaluations.accuracy.iloc[-1]:.1%} of the test images are classified correctly"
     )
 
 
-def _end(name: str, keep: bool) -> None:
+def _clean_up(name: str, keep: bool) -> None:
     existing = clusters.find(name, provider="local")
     if existing is None:
         return

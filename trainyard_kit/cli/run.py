@@ -149,15 +149,15 @@ def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
     """Delete the run NAME."""
     from kitlib.runs.run import Run
 
-    place = clusters.connect(cluster)
+    existing = clusters.connect(cluster)
     try:
-        place.run(name)
+        existing.run(name)
     except RunNotFound:
-        Run(place.kube, name).delete()  # objects of an interrupted launch
+        Run(existing.kube, name).delete()  # objects of an interrupted launch
         if not ignore_not_found:
             raise
         return
-    Run(place.kube, name).delete()
+    Run(existing.kube, name).delete()
     click.echo(f"run {name} is deleted")
     next_step(f"trainyard run list -c {cluster}")
 
@@ -226,7 +226,7 @@ def launch(
 
 
 def _job(trainer: str, args: tuple[str, ...], **options: Unpack[JobOptions]) -> "Job":
-    """Build the job of a kind, whose constructor has the same arguments."""
+    """Build a job of a kind; its constructor has the same arguments."""
     kind, limits = options["kind"], {"cpu": options["cpus"], "memory": options["memory"]}
     mounts = dict(volume.partition("=")[::2] for volume in options["volumes"])
     arguments: dict[str, object] = {"args": args, "volumes": mounts or None}

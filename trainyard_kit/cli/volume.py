@@ -1,4 +1,4 @@
-"""``trainyard volume``: shared volumes, and copying files to and from them."""
+"""``trainyard volume``: create shared volumes, and copy files to and from them."""
 
 import click
 
@@ -27,9 +27,9 @@ def volume() -> None:
 @click.option("--storage-class", help="The StorageClass; by default the cluster's default.")
 @click.option("--access-mode", help="ReadWriteMany, the default; ReadWriteOnce for pods on one node.")
 def create(name: str, cluster: str, size: str, storage_class: str | None, access_mode: str | None) -> None:
-    """Create the volume NAME, or find it."""
-    where = clusters.connect(cluster)
-    click.echo(where.create_volume(name, size=size, storage_class=storage_class, access_mode=access_mode))
+    """Create the volume NAME, or reuse it if it exists."""
+    existing = clusters.connect(cluster)
+    click.echo(existing.create_volume(name, size=size, storage_class=storage_class, access_mode=access_mode))
     next_step(f"trainyard volume upload {name} PATH -c {cluster}")
 
 
@@ -58,7 +58,7 @@ def ls(name: str, path: str, cluster: str, output: str | None) -> None:
 @CLUSTER
 @click.option("--replace", is_flag=True, help="Replace an existing folder.")
 def upload(name: str, path: str, to: str, cluster: str, replace: bool) -> None:
-    """Copy the file or folder PATH to the volume NAME, where it is called TO."""
+    """Copy the file or folder PATH to the volume NAME, as TO."""
     click.echo(clusters.connect(cluster).volume(name).upload(path, to=to, replace=replace))
 
 

@@ -1,10 +1,11 @@
-"""Exercises in which a learner writes: ``kit.check`` runs or applies it, and reports what is right.
+"""Check the answers to the notebooks' exercises with ``kit.check``.
 
     kit.check("04", dataset=Doodles)
 
-Each exercise is a module of `checks`: what it takes, and small named checks in their order. A learner's
-code runs in a process of its own, with a deadline (`sandbox`); manifests go to the API server, as a dry run.
-Nothing is compared with the text of a solution. Task, hints and solution are in the notebook.
+Each exercise is a module of `checks`: the names of its answers, and an ordered list of small named checks. A
+learner's code runs in a separate process with a time limit (`sandbox`); manifests are sent to the API server
+as a dry run. Answers are never compared with the text of a solution. The task, hints and solution are in the
+notebook.
 """
 
 import importlib
@@ -48,46 +49,44 @@ EXERCISES = {
 __all__ = ["check"]
 
 
-def check(notebook: str, **written: object) -> Checklist:
-    """Check what you wrote in a notebook's exercise: a row for each check, right or not yet, and what to do.
+def check(notebook: str, **answers: object) -> Checklist:
+    """Check your answer to a notebook's exercise: one row per check, with advice where it fails.
 
     Args:
         notebook: The notebook's number: ``"04"``.
-        written: What the exercise asks for, by the name that its cell has.
+        answers: Your answers, by the names used in the exercise's cell.
 
     Returns:
-        The rows; true if all are right.
+        The rows; true if all checks pass.
 
     Raises:
-        BadInput: The notebook has no exercise of this kind, or the exercise takes something else.
-        Interrupted: The check was interrupted; what it had started has ended.
+        BadInput: The notebook has no such exercise, or the exercise takes other answers.
+        Interrupted: The check was interrupted; the processes that it started have ended.
 
     Example:
         >>> check("12", accuracies=accuracies)
     """
     if notebook not in EXERCISES:
         fix = f"one of {', '.join(EXERCISES)}"
-        raise BadInput(
-            "no notebook with this number has an exercise", about=f"kit.check({notebook!r})", fix=fix
-        )
+        raise BadInput("no exercise has this number", about=f"kit.check({notebook!r})", fix=fix)
     exercise = load(notebook)
-    if set(written) != set(exercise.takes):
+    if set(answers) != set(exercise.takes):
         call = ", ".join(f"{name}={name}" for name in exercise.takes)
-        names = ", ".join(written) or "nothing"
+        names = ", ".join(answers) or "nothing"
         raise BadInput(
             f"the exercise takes {', '.join(exercise.takes)}",
             about=f'kit.check("{notebook}") was given {names}',
             fix=f'`kit.check("{notebook}", {call})`',
         )
-    if exercise.stub is not None and exercise.stub in written.values():
+    if exercise.stub is not None and exercise.stub in answers.values():
         return exercise.none_right(UNTOUCHED)
     try:
         if exercise.seconds:
-            return sandbox.check_answer(exercise, written)
-        return Checklist(tuple(exercise.rows(written)))
+            return sandbox.check_answer(exercise, answers)
+        return Checklist(tuple(exercise.rows(answers)))
     except KeyboardInterrupt as error:
         raise Interrupted(
-            "the check was interrupted, and nothing is judged",
+            "the check was interrupted",
             about=f'kit.check("{notebook}")',
             fix="run the cell again",
         ) from error

@@ -1,7 +1,7 @@
-"""Checks of an exercise in their order, and the table of what they found.
+"""The ordered checks of an exercise, and the table of their results.
 
-A check is a function that returns if what was written is right and raises `NotYet` with one sentence if it is
-not. An exception of any other kind came out of the learner's code, and is shown with the line that raised it.
+A check is a function that raises `NotYet` with one sentence of advice if the answer is not right. Any other
+exception comes from the learner's code and is shown with the line that raised it.
 """
 
 import ast
@@ -17,11 +17,11 @@ from kitlib.errors import KitError, plain
 CELL = "<your cell>"
 Answer = Callable[..., Any]  # a function or class that a learner wrote
 RIGHT, NOT_YET, NOT_CHECKED = "✓", "not yet", "–"
-UNTOUCHED = "it is as it was: replace the TODO"
+UNTOUCHED = "it is unchanged: replace the TODO"
 
 
 class NotYet(Exception):
-    """Something is not right yet; the text is one sentence that says what to do."""
+    """The answer is not right yet; the message is one sentence of advice."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class ExerciseCheck:
     """One named check.
 
     Attributes:
-        name: What is right if it passes: ``each picture comes once``.
-        function: Takes what was written, by name.
-        essential: Whether the checks after it make no sense if it fails.
-        last: Whether it is made only if all before it have passed.
-        after: The name of a check without which it tells nothing: it is made only if that one has passed.
+        name: What holds if it passes: ``each image occurs once``.
+        function: Takes the answers by name.
+        essential: Whether the checks after it are skipped if it fails.
+        last: Whether it runs only if all checks before it have passed.
+        after: The name of a check on which it depends: it runs only if that one has passed.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ExerciseCheck:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; ``right`` is None if the check was not made."""
+    """The result of a check; ``right`` is None if the check did not run."""
 
     name: str
     right: bool | None
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checklist:
-    """The rows of an exercise; true if all are right.
+    """The results of an exercise's checks; true if all are right.
 
     Example:
         >>> bool(Checklist((Finding("it has a length", True), Finding("it ends", False, "count to 9"))))
@@ -70,17 +70,16 @@ class Checklist:
         return iter(self.rows)
 
     def table(self) -> Table:
-        """Tabulate the rows: mark, check, what to do."""
+        """Tabulate the results: mark, check, advice."""
         marks = {True: RIGHT, False: NOT_YET, None: NOT_CHECKED}
         rows = [(marks[row.right], row.name, row.advice or " ") for row in self.rows]
         return Table(("result", "check", "what to do"), rows)
 
     def summary(self) -> str:
-        """Count what is right."""
+        """Summarize how many checks pass."""
         right = sum(bool(row.right) for row in self.rows)
-        return f"{right} of {len(self.rows)} are right" + (
-            "." if self else "; go on with the first that is not."
-        )
+        rest = "." if self else "; continue with the first that does not."
+        return f"{right} of {len(self.rows)} checks pass{rest}"
 
     def __repr__(self) -> str:
         return f"{self.table()!r}\n{self.summary()}"
@@ -90,17 +89,17 @@ class Checklist:
 
 
 class Exercise:
-    """What a learner passes to ``kit.check``, and the checks of it.
+    """The answers that a learner passes to ``kit.check``, and their checks.
 
     Args:
-        takes: The names of what was written.
-        seconds: For an exercise whose answer is a function, a class or a pattern: its checks run in a process
-            of their own, which may compute for so many seconds. 0 for data, judged in this process.
-        stub: What the notebook has before the learner begins: the source of a function or class, or the data.
-            Nothing of it counts as right.
-        text: Whether the answer is a text, in place of a function or class.
-        endless: What to look for if it computes for ever.
-        name: Of the exercise in its module.
+        takes: The names of the answers.
+        seconds: CPU seconds that the checks of a function, class or pattern may take in a separate process.
+            0 for data, which is checked in this process.
+        stub: The notebook's answer before the learner begins: the source of a function or class, or data.
+            No check of an unchanged stub passes.
+        text: Whether the answer is a string, in place of a function or class.
+        endless: The advice if the answer runs out of time.
+        name: The exercise's name in its module.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Exercise:
     def check(
         self, name: str, *, essential: bool = False, last: bool = False, after: str = ""
     ) -> Callable[..., Any]:
-        """Add a function to the checks, as a decorator."""
+        """Decorate a function to add it to the checks."""
 
         def add(function: Callable[..., None]) -> Callable[..., None]:
             self.checks.append(ExerciseCheck(name, function, essential, last, after))
@@ -128,37 +127,36 @@ class Exercise:
         return add
 
     def none_right(self, reason: str) -> Checklist:
-        """Return the rows of an answer that cannot be judged."""
+        """Fail the first check for a reason, and skip all others."""
         first, *rest = (check.name for check in self.checks)
         return Checklist((Finding(first, False, reason), *(Finding(name, None) for name in rest)))
 
-    def rows(self, written: Mapping[str, object]) -> Iterator[Finding]:
-        """Make the checks in this process, one after the other."""
+    def rows(self, answers: Mapping[str, object]) -> Iterator[Finding]:
+        """Run the checks in order in this process."""
         findings: list[Finding] = []
         stopped = False
         for check in self.checks:
             if stopped:
                 row = Finding(check.name, None)
             elif check.last and not all(row.right for row in findings):
-                row = Finding(check.name, None, "is made when the others are right")
+                row = Finding(check.name, None, "runs once the others pass")
             elif any(row.name == check.after and not row.right for row in findings):
-                row = Finding(check.name, None, f"not judged yet: first {check.after}")
+                row = Finding(check.name, None, f"not checked yet: it needs {check.after!r}")
             else:
-                row = _make(check, written)
+                row = _run(check, answers)
                 stopped = check.essential and not row.right
             findings.append(row)
             yield row
 
 
-def _make(check: ExerciseCheck, written: Mapping[str, object]) -> Finding:
+def _run(check: ExerciseCheck, answers: Mapping[str, object]) -> Finding:
     try:
-        check.function(**written)
+        check.function(**answers)
     except NotYet as reason:
         return Finding(check.name, False, str(reason))
     except NotImplementedError as error:
-        return Finding(
-            check.name, False, f"it is not written yet: {error}" if str(error) else "it is not written yet"
-        )
+        detail = f": {error}" if str(error) else ""
+        return Finding(check.name, False, f"it is not implemented yet{detail}")
     except KitError as error:
         return Finding(check.name, False, f"{error.what}; try: {plain(error.fix)}")
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
@@ -167,9 +165,9 @@ def _make(check: ExerciseCheck, written: Mapping[str, object]) -> Finding:
 
 
 def explain(error: BaseException) -> str:
-    """Describe an exception in a line: its type, its words, and the line of the cell that raised it."""
+    """Describe an exception in a line: its type, its message, and the line of the cell that raised it."""
     message = traceback.format_exception_only(error)[-1].strip()
-    if "Traceback (most recent call last)" in message:  # of another process: what it says last
+    if "Traceback (most recent call last)" in message:  # of another process: its last line
         message = message.splitlines()[-1].strip()
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{message} (line {error.lineno})"
@@ -180,9 +178,9 @@ def explain(error: BaseException) -> str:
     return f"line {frames[-1].lineno}, {line}, raises {message}"
 
 
-def field(written: object, path: str) -> object:
+def field(manifest: object, path: str) -> object:
     """Look up a field of a manifest: ``spec.template.spec.containers.0.image``."""
-    value = written
+    value = manifest
     for number, part in enumerate(steps := path.split(".")):
         at = ".".join(steps[:number]) or "the manifest"
         try:
@@ -192,9 +190,9 @@ def field(written: object, path: str) -> object:
     return value
 
 
-def mapping(written: object, path: str) -> Mapping[str, Any]:
+def mapping(manifest: object, path: str) -> Mapping[str, Any]:
     """Look up a field of a manifest that is a dict."""
-    return _mapping(field(written, path), path)
+    return _mapping(field(manifest, path), path)
 
 
 def _mapping(value: object, at: str) -> Mapping[str, Any]:
@@ -212,7 +210,7 @@ def describe(value: object) -> str:
 
 
 def definitions(cell: str) -> ast.Module:
-    """Keep the definitions of a cell: imports, functions, classes, and what they use; drop the rest.
+    """Keep a cell's imports, functions, classes and the constants that they use; drop the rest.
 
     Example:
         >>> ast.unparse(definitions("double = lambda x: 2 * x; print(double(3))"))
@@ -241,7 +239,7 @@ def _constant(statement: ast.stmt, used: set[str]) -> bool:
 
 
 def near(result: object, expected: float, call: str, advice: str) -> None:
-    """Compare the number that a call returned, within a thousandth; ``advice`` says what to do."""
+    """Compare the number that a call returned, to within 0.1 %."""
     try:
         if isinstance(result, bool | str | bytes) or not isinstance(result, SupportsFloat):
             raise TypeError
@@ -253,7 +251,7 @@ def near(result: object, expected: float, call: str, advice: str) -> None:
 
 
 def parts(result: object, names: Sequence[str], call: str) -> list[object]:
-    """List what a call returned: a tuple, a list or an array, with a number for each name."""
+    """List the numbers that a call returned as a tuple, list or array: one for each name."""
     values = list(result) if isinstance(result, Iterable) and not isinstance(result, str | dict | set) else []
     if len(values) != len(names):
         expected = f"{len(names)} numbers: {', '.join(names)}"

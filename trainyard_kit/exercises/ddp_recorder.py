@@ -1,4 +1,4 @@
-"""Run a training program on this rank, and note what it did; torchrun starts this for `checks.ddp`.
+"""Run a training program on this rank and record its images, steps and weights, for `checks.ddp`.
 
 torchrun --nproc-per-node 2 ddp_recorder.py FOLDER PROGRAM [FLAG …]
 """
@@ -29,10 +29,10 @@ def main(folder: str, program: str) -> None:
     optimizers: list[torch.optim.Optimizer] = []
     world_sizes: list[int] = []
     weights: list[str] = []
-    next_index, leave = _BaseDataLoaderIter._next_index, dist.destroy_process_group
+    next_index, destroy = _BaseDataLoaderIter._next_index, dist.destroy_process_group
 
-    def note_images(self: _BaseDataLoaderIter) -> object:
-        """Note what a loader asks for: its workers, who read it, are other processes."""
+    def record_images(self: _BaseDataLoaderIter) -> object:
+        """Record the indices in the main process: a DataLoader may read images in workers."""
         index = next_index(self)
         chosen, dataset = index if isinstance(index, list) else [index], self._dataset
         while isinstance(dataset, Subset):
@@ -40,23 +40,23 @@ def main(folder: str, program: str) -> None:
         images.extend(int(number) for number in chosen)
         return index
 
-    def note_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def record_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
         optimizers.append(optimizer)
         with Path(folder, f"steps-{rank}").open("a") as file:
-            file.write(".")  # a byte for each step: the learner's line counts them
+            file.write(".")  # a byte per step: the progress line counts them
         world_sizes.append(dist.get_world_size() if dist.is_initialized() else 0)
         if len(optimizers) <= FIRST_STEPS:
             weights.append(_digest(optimizer))
 
-    def note_end(*arguments: Any, **options: Any) -> None:
-        """Note the last weights while shards of them can still be gathered."""
+    def record_end(*arguments: Any, **options: Any) -> None:
+        """Record the last weights while their shards can still be gathered."""
         if optimizers:
             weights.append(_digest(optimizers[-1]))
-        leave(*arguments, **options)
+        destroy(*arguments, **options)
 
-    _BaseDataLoaderIter._next_index = note_images  # type: ignore[method-assign]
-    dist.destroy_process_group = note_end
-    register_optimizer_step_post_hook(note_step)
+    _BaseDataLoaderIter._next_index = record_images  # type: ignore[method-assign]
+    dist.destroy_process_group = record_end
+    register_optimizer_step_post_hook(record_step)
     try:
         runpy.run_path(program, run_name="__main__")
     except BaseException as error:
@@ -65,12 +65,12 @@ def main(folder: str, program: str) -> None:
             raise
     if optimizers and (dist.is_initialized() or not world_sizes[-1]):
         weights.append(_digest(optimizers[-1]))
-    done = {"world_size": world_sizes[-1] if world_sizes else 0, "images": images, "steps": len(optimizers)}
-    Path(folder, f"rank-{rank}").write_text(json.dumps(done | {"weights": weights}))
+    record = {"world_size": world_sizes[-1] if world_sizes else 0, "images": images, "steps": len(optimizers)}
+    Path(folder, f"rank-{rank}").write_text(json.dumps(record | {"weights": weights}))
 
 
 def _digest(optimizer: torch.optim.Optimizer) -> str:
-    """Return a digest of all weights; those of `fully_shard` are gathered from the ranks."""
+    """Hash all weights; weights sharded by `fully_shard` are gathered from the ranks."""
     digest = hashlib.sha256()
     for group in optimizer.param_groups:
         for parameter in group["params"]:

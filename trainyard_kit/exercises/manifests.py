@@ -1,4 +1,4 @@
-"""What exercises with manifests have in common: a server-side dry run, and what its answer tells."""
+"""Check the manifests of exercises by a server-side dry run, and explain its errors."""
 
 import copy
 import re
@@ -23,44 +23,44 @@ OTHER_TYPE = (
 )
 
 
-def check_kind(written: object, *, kind: str, version: str) -> None:
-    """Check that a manifest is a dict of a kind."""
-    if not isinstance(written, dict):
-        raise NotYet(f"it is {describe(written)}: write the manifest as a dict")
+def check_kind(manifest: object, *, kind: str, version: str) -> None:
+    """Check that a manifest is a dict with a kind and an API version."""
+    if not isinstance(manifest, dict):
+        raise NotYet(f"it is {describe(manifest)}: write the manifest as a dict")
     for name, value in (("kind", kind), ("apiVersion", version)):
-        if (value_found := field(written, name)) != value:
-            raise NotYet(f"{name} is {describe(value_found)}, and should be {value!r}")
+        if (actual := field(manifest, name)) != value:
+            raise NotYet(f"{name} is {describe(actual)}, and should be {value!r}")
 
 
-def dry_run(cluster: Cluster, written: dict[str, Any]) -> dict[str, Any]:
+def dry_run(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
     """Send a manifest to the API server without storing it; return it as it would be stored.
 
-    The name is replaced, so that an object that exists is not in the way.
+    It is sent with another name, so that it does not conflict with an existing object.
     """
-    item = copy.deepcopy(written)
+    item = copy.deepcopy(manifest)
     field(item, "metadata.name")
     item["metadata"]["name"] = f"{item['metadata']['name']}-dry-run"
     try:
         return cluster.kube.create(item, dry_run=True)
     except KitError as error:
-        reason = error.what.replace(item["metadata"]["name"], written["metadata"]["name"])
+        reason = error.what.replace(item["metadata"]["name"], manifest["metadata"]["name"])
         raise NotYet(f"the API server rejects it: {_explain_type(reason)}") from error
 
 
 def _explain_type(reason: str) -> str:
-    """Name a field that has another type than its own, as Python calls both."""
+    """Name a field with a wrong type, and both types in Python's terms."""
     if (match := re.search(OTHER_TYPE, reason)) is None:
         return reason
-    written, name, type_name = match.groups()
+    actual, name, type_name = match.groups()
     needed = "a list" if type_name.startswith("[]") else FIELDS.get(type_name, "a dict")
-    return f"{name.removeprefix('spec.')} is {TYPES.get(written, written)}, and should be {needed}"
+    return f"{name.removeprefix('spec.')} is {TYPES.get(actual, actual)}, and should be {needed}"
 
 
-def check_label(written: dict[str, Any], notebook: str) -> None:
-    """Check that a manifest has the label by which its notebook deletes it."""
-    labels = (written.get("metadata") or {}).get("labels") or {}
+def check_label(manifest: dict[str, Any], notebook: str) -> None:
+    """Check that a manifest has the label by which its notebook deletes objects."""
+    labels = (manifest.get("metadata") or {}).get("labels") or {}
     if labels.get("trainyard/notebook") != notebook:
-        raise NotYet(f'put trainyard/notebook: "{notebook}" into metadata.labels')
+        raise NotYet(f'add trainyard/notebook: "{notebook}" to metadata.labels')
 
 
 def expect(actual: object, expected: object, name: str) -> None:

@@ -1,8 +1,7 @@
-"""A learner's code in a process of its own: it may loop for ever, exit or crash, and the notebook goes on.
+"""Run a learner's code in a separate process, where it may loop forever, exit or crash.
 
-The process gets the cell in which the function or class was written, executes what the cell defines, and
-makes the checks. It appends a line of JSON to a file for each result, so the check in which it was lost is
-known.
+The process gets the cell that contains the function or class, executes the cell's definitions and runs the
+checks. It appends each result to a file as a line of JSON, so that the check that crashed is known.
 
     python -m trainyard_kit.exercises.sandbox MODULE CELL RESULTS NAMES
 """
@@ -47,11 +46,11 @@ WAITING = 6
 TICK = 0.5  # seconds between two states of the line
 
 
-def check_answer(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
-    """Make an exercise's checks of functions and classes in a new process."""
+def check_answer(exercise: Exercise, answers: Mapping[str, object]) -> Checklist:
+    """Run an exercise's checks of functions, classes or strings in a new process."""
     names = [check.name for check in exercise.checks]
     try:
-        cell, by_name = _text(written) if exercise.text else _cell_of(written)
+        cell, by_name = _text(answers) if exercise.text else _cell_of(answers)
     except NotYet as reason:
         return exercise.none_right(str(reason))
     if isinstance(exercise.stub, str) and _is_stub(exercise.stub, cell):
@@ -61,36 +60,36 @@ def check_answer(exercise: Exercise, written: Mapping[str, object]) -> Checklist
         source, results = Path(folder, "cell.py"), Path(folder, "results")
         source.write_text(cell, encoding="utf-8")
         results.touch()
-        words = [module, exercise.name, str(source), str(results), json.dumps(by_name)]
-        command = [sys.executable, "-m", "trainyard_kit.exercises.sandbox", *words]
-        with checking(f"making {len(names)} checks in a process of their own") as show:
+        arguments = [module, exercise.name, str(source), str(results), json.dumps(by_name)]
+        command = [sys.executable, "-m", "trainyard_kit.exercises.sandbox", *arguments]
+        with checking(f"running {len(names)} checks in a separate process") as show:
 
             def count() -> str:
-                return f"{len(results.read_bytes().splitlines())} of {len(names)} checks are made"
+                return f"{len(results.read_bytes().splitlines())} of {len(names)} checks done"
 
-            ended, output = run(command, seconds=exercise.seconds, folder=folder, on_tick=show(count))
+            status, output = run(command, seconds=exercise.seconds, folder=folder, on_tick=show(count))
         rows = [Finding(**json.loads(line)) for line in results.read_text(encoding="utf-8").splitlines()]
     if len(rows) < len(names):
-        lost = Finding(names[len(rows)], False, _why(ended, output, exercise))
+        lost = Finding(names[len(rows)], False, _explain_exit(status, output, exercise))
         rows += [lost, *(Finding(name, None) for name in names[len(rows) + 1 :])]
     return Checklist(tuple(rows))
 
 
 @contextlib.contextmanager
 def checking(title: str) -> Iterator[Callable[[Callable[[], str]], Callable[[], None] | None]]:
-    """Show a line that moves while an answer is judged: what is done, and for how long it has been going on.
+    """Show a progress line with the elapsed time while an answer is checked.
 
     Yields:
-        A function that takes one which describes what is done, and returns what to call each `TICK`; None
-        where a line cannot be replaced, as in a log. At the end the line is the title again.
+        A function that takes a callback which describes the progress, and returns one to call every `TICK`;
+        None where a line cannot be replaced, as in a log. At the end the line shows the title again.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     with progress("kit.check") as line:
         line.update(title)
 
-        def show(describe_done: Callable[[], str]) -> Callable[[], None] | None:
+        def show(describe_progress: Callable[[], str]) -> Callable[[], None] | None:
             def tick() -> None:
-                line.update(f"{describe_done()}, {time.monotonic() - began:.0f} s")
+                line.update(f"{describe_progress()}, {time.monotonic() - start:.0f} s")
 
             return tick if line.in_place else None
 
@@ -106,13 +105,13 @@ def run(
     on_tick: Callable[[], None] | None = None,
     **environment: str,
 ) -> tuple[int | None, str]:
-    """Run a command that may compute for some seconds; kill it and all its children at the end.
+    """Run a command with a limit of CPU time; kill it and all its children at the end.
 
-    What it computes is counted in CPU seconds, so that a busy machine makes no answer wrong; a process
-    that waits is killed after `WAITING` times as long.
+    CPU seconds are counted, so that the load of the machine changes no result; a process that waits is killed
+    after `WAITING` times as many seconds of wall time.
 
     Returns:
-        The exit status, None for a process that was not finished, and the end of what it wrote.
+        The exit status, None for a process that ran out of time, and the end of its output.
     """
     path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
     variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
@@ -126,17 +125,17 @@ def run(
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 limits = math.ceil(seconds), math.ceil(seconds) + 1
                 resource.prlimit(process.pid, resource.RLIMIT_CPU, limits)
-            ended = _wait(process, WAITING * seconds, on_tick)
+            status = _wait(process, WAITING * seconds, on_tick)
         finally:
             with contextlib.suppress(ProcessLookupError):  # all of them have ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    ended = None if ended == -signal.SIGXCPU else ended
-    return ended, log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    status = None if status == -signal.SIGXCPU else status
+    return status, log.read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, on_tick: Callable[[], None] | None) -> int | None:
-    """Wait for a process and call ``on_tick`` meanwhile; None if it has not ended by then."""
+    """Wait for a process, calling ``on_tick`` meanwhile; None if it does not end in time."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -147,23 +146,23 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, on_tick: Callable[[]
     return None
 
 
-def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
-    """Return the source of the cell, or file, in which the answers were written, and the name of each there.
+def _cell_of(answers: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+    """Return the source of the cell or file that defines the answers, and the name of each answer in it.
 
-    A lambda is given the name that the exercise has for it.
+    A lambda gets the name that the exercise has for it.
     """
     cells: dict[str, None] = {}
     named: dict[str, str] = {}
     added = []
-    for name, answer in written.items():
+    for name, answer in answers.items():
         answer = inspect.unwrap(answer) if callable(answer) else answer
         named[name] = getattr(answer, "__name__", name)
         if not inspect.isfunction(answer) and not inspect.isclass(answer):
             raise NotYet(
-                f"{name} is {describe(answer)}: write a function or a class, and pass it without calling it"
+                f"{name} is {describe(answer)}: write a function or class, and pass it without calling it"
             )
         if not (cell := _source(answer)):
-            raise NotYet(f"{name} has no source to be read: write it with def or class in a cell")
+            raise NotYet(f"{name} has no source code: define it with def or class in a cell")
         cells[cell] = None
         added += _imports(answer, cell)
         if named[name] == "<lambda>":
@@ -171,12 +170,12 @@ def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
             assert inspect.isfunction(answer), "no class has this name"
             added.append(f"{name} = {_lambda(answer, cell)}")
     if len(cells) > 1:
-        raise NotYet(f"write {' and '.join(written)} in one cell")
+        raise NotYet(f"write {' and '.join(answers)} in one cell")
     return "\n".join([*cells, *added]), named
 
 
 def _imports(answer: object, cell: str) -> list[str]:
-    """Import what the cell uses of the modules that other cells have imported."""
+    """Write the imports of modules that the cell uses and other cells have imported."""
     values = [answer, *vars(answer).values()] if inspect.isclass(answer) else [answer]
     space = next((value.__globals__ for value in values if inspect.isfunction(value)), {})
     names = {node.id for node in ast.walk(definitions(cell)) if isinstance(node, ast.Name)}
@@ -187,24 +186,23 @@ def _imports(answer: object, cell: str) -> list[str]:
     ]
 
 
-def _text(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
-    """Return the same for answers that are texts, which are their own source."""
-    for name, answer in written.items():
+def _text(answers: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+    """Return the same for answers that are strings, which are their own source."""
+    for name, answer in answers.items():
         if not isinstance(answer, str):
-            raise NotYet(f'{name} is {describe(answer)}, and should be a text: r"…"')
-    return "\n".join(f"{name} = {answer!r}" for name, answer in written.items()), {
-        name: name for name in written
-    }
+            raise NotYet(f'{name} is {describe(answer)}, and should be a string: r"…"')
+    source = "\n".join(f"{name} = {answer!r}" for name, answer in answers.items())
+    return source, {name: name for name in answers}
 
 
 def _source(answer: types.FunctionType | type) -> str:
-    """Return the text of the cell that defines a function or class; empty if there is none."""
+    """Return the text of the cell that defines a function or class; empty if it has none."""
     if inspect.isfunction(answer):
         return "".join(linecache.getlines(answer.__code__.co_filename))
     functions = [value for value in vars(answer).values() if inspect.isfunction(value)]
     if functions:
         return _source(functions[0])
-    # A class without a method does not say where it was written: the newest cell that defines it.
+    # A class without methods has no file name: take the newest cell that defines it.
     header = re.compile(rf"^class {re.escape(answer.__name__)}\b", re.MULTILINE)
     texts = ("".join(entry[2]) for entry in reversed(list(linecache.cache.values())) if len(entry) == 4)
     return next((text for text in texts if header.search(text)), "")
@@ -216,15 +214,15 @@ def _lambda(answer: types.FunctionType, cell: str) -> str:
     same = [node for node in lambdas if node.lineno == answer.__code__.co_firstlineno] or lambdas
     # Compiled and not evaluated: the code of the lambda is the first constant.
     compiled = {text: compile(text, CELL, "eval").co_consts[0] for text in map(ast.unparse, same)}
-    wanted = answer.__code__
+    expected = answer.__code__
     for text, code in compiled.items():
-        if (code.co_code, code.co_consts) == (wanted.co_code, wanted.co_consts):
+        if (code.co_code, code.co_consts) == (expected.co_code, expected.co_consts):
             return text
     return next(iter(compiled))
 
 
 def _is_stub(stub: str, cell: str) -> bool:
-    """Tell whether a cell defines what the stub does, and nothing else; comments and blanks do not count."""
+    """Check whether a cell has the stub's definitions, apart from comments and white space."""
 
     def defined(text: str) -> list[str]:
         try:
@@ -236,17 +234,15 @@ def _is_stub(stub: str, cell: str) -> bool:
     return defined(stub) == defined(cell)
 
 
-def _why(ended: int | None, output: str, exercise: Exercise) -> str:
-    if ended is None:
-        return f"it is not finished after {exercise.seconds:g} s of computing: {exercise.endless}"
+def _explain_exit(status: int | None, output: str, exercise: Exercise) -> str:
+    if status is None:
+        return f"it has not finished after {exercise.seconds:g} s of computing: {exercise.endless}"
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
-    return (
-        f"the process ended with status {ended}: {last}" if last else f"the process ended with status {ended}"
-    )
+    return f"the process exited with status {status}" + (f": {last}" if last else "")
 
 
 def main(module: str, name: str, source: str, results: str, names: str) -> None:
-    """Execute what a cell defines, make the checks, and write a row for each."""
+    """Execute a cell's definitions, run the checks, and append a row for each to a file."""
     exercise: Exercise = getattr(importlib.import_module(module), name)
     cell = Path(source).read_text(encoding="utf-8")
     linecache.cache[CELL] = (len(cell), None, cell.splitlines(keepends=True), CELL)
@@ -254,11 +250,11 @@ def main(module: str, name: str, source: str, results: str, names: str) -> None:
     with Path(results).open("a", encoding="utf-8") as file:
         try:
             exec(compile(definitions(cell), CELL, "exec"), vars(learner))
-            written = {name: getattr(learner, load) for name, load in json.loads(names).items()}
+            answers = {name: getattr(learner, load) for name, load in json.loads(names).items()}
         except Exception as error:  # noqa: BLE001 whatever the learner's code raises
-            rows = iter(exercise.none_right(f"outside of the notebook {explain(error)}"))
+            rows = iter(exercise.none_right(f"outside the notebook, {explain(error)}"))
         else:
-            rows = exercise.rows(written)
+            rows = exercise.rows(answers)
         for row in rows:
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()

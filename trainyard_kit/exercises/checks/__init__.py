@@ -1,1 +1,1 @@
-"""One exercise a module, those of formulas together: checks and data. ``exercises.EXERCISES`` lists them."""
+"""The checks and data of each exercise, one module each; formulas share one. See ``exercises.EXERCISES``."""

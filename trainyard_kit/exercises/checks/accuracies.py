@@ -1,16 +1,16 @@
-"""12: accuracy, of all classes and of each, from the confusion matrices of ranks of unequal size."""
+"""12: overall and per-class accuracy from the confusion matrices of ranks with unequal numbers of images."""
 
 from copy import deepcopy
 from typing import SupportsFloat
 
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
-MATRICES = [  # a row for each true class; of the last class the second rank has no image
+MATRICES = [  # a row for each true class; the second rank has no image of the last class
     [[40, 8, 2], [5, 25, 0], [4, 0, 16]],
     [[1, 3, 0], [2, 2, 2], [0, 0, 0]],
     [[3, 0, 1], [0, 1, 3], [1, 1, 2]],
 ]
-SHARES = "it returns the accuracy, and a list with that of each class"
+SHARES = "it returns the overall accuracy and a list with the accuracy of each class"
 STUB = """
 def accuracies(matrices):
     return 0.0, []
@@ -19,7 +19,7 @@ EXERCISE = Exercise("accuracies", seconds=10, stub=STUB)
 
 
 def compute(accuracies: Answer, matrices: list[list[list[int]]]) -> tuple[float, list[float]]:
-    """Call what was written; arrays are right, too."""
+    """Call the learner's function, which may also return arrays."""
     import numpy
 
     result = accuracies(deepcopy(matrices))
@@ -32,19 +32,19 @@ def compute(accuracies: Answer, matrices: list[list[list[int]]]) -> tuple[float,
 
 
 def compare(answer: float, counts: list[tuple[int, int]], column: int = 0) -> None:
-    """Compare an accuracy with the sums over the ranks; name the mistake that leads to another one."""
+    """Compare an accuracy with that of the sums over the ranks; name the mistake behind a wrong one."""
     correct, images = (sum(values) for values in zip(*counts, strict=True))
     shares = [right / total for right, total in counts if total]
-    mean = "a mean of the ranks' accuracies: add up the counts first, then divide"
+    mean = "this is the mean of the ranks' accuracies: add up the counts first, then divide"
     advice = {
-        100 * correct / images: "return a share of 1, not per cent",
+        100 * correct / images: "return a fraction, not a percentage",
         sum(shares) / len(counts): mean,
         sum(shares) / len(shares): mean,
-        correct / (column or images): "rows are the truth: divide by the sum of the row",
+        correct / (column or images): "rows are the true classes: divide by the sum of the row",
     }
     if not abs(answer - correct / images) < 0.0005:  # of nan, too
         hint = next((text for value, text in advice.items() if abs(value - answer) < 0.0005), "")
-        hint = hint or f"{correct} of {images} images are right, so it should be {correct / images:.4f}"
+        hint = hint or f"{correct} of {images} images are correct, so it should be {correct / images:.4f}"
         raise NotYet(f"it is {answer:.4f}: {hint}")
 
 
@@ -57,10 +57,12 @@ def counts(label: int) -> list[tuple[int, int]]:
 def shape(accuracies: Answer) -> None:
     _, per_class = compute(accuracies, MATRICES[:1])
     if len(per_class) != 3:
-        raise NotYet(f"the list has {len(per_class)} numbers for three classes: one for each row")
+        raise NotYet(
+            f"the list has {len(per_class)} numbers, and should have one for each of the three classes"
+        )
 
 
-@EXERCISE.check("of one rank both are right", essential=True)
+@EXERCISE.check("for one rank both are correct", essential=True)
 def alone(accuracies: Answer) -> None:
     overall, per_class = compute(accuracies, MATRICES[:1])
     compare(overall, [(81, 100)])
@@ -68,19 +70,19 @@ def alone(accuracies: Answer) -> None:
         compare(share, counts(label)[:1], sum(row[label] for row in MATRICES[0]))
 
 
-@EXERCISE.check("of ranks of unequal size the accuracy is that of all images")
+@EXERCISE.check("for ranks of unequal size the overall accuracy is that of all images")
 def whole(accuracies: Answer) -> None:
     sums = [(sum(matrix[label][label] for label in range(3)), sum(map(sum, matrix))) for matrix in MATRICES]
     compare(compute(accuracies, MATRICES)[0], sums)
 
 
-@EXERCISE.check("and so is that of each class, though a rank may have no image of it")
+@EXERCISE.check("so is the accuracy of each class, even if a rank has no image of it")
 def classes(accuracies: Answer) -> None:
     for label, share in enumerate(compute(accuracies, MATRICES)[1]):
         compare(share, counts(label))
 
 
-@EXERCISE.check("the ranks' matrices are as they were", last=True)
+@EXERCISE.check("the ranks' matrices are unchanged", last=True)
 def unchanged(accuracies: Answer) -> None:
     matrices = deepcopy(MATRICES)
     accuracies(matrices)

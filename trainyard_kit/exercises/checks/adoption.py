@@ -1,4 +1,4 @@
-"""13: give an object to a run by its label. The API server is asked what it has, and selects by the label."""
+"""13: make an object belong to a run by its label. The checks select objects by label at the API server."""
 
 from kitlib.clusters import Cluster
 from kitlib.k8s import names
@@ -16,13 +16,13 @@ def labels(cluster: Cluster) -> dict[str, str]:
     return config_map["metadata"].get("labels") or {}
 
 
-@EXERCISE.check(f"the ConfigMap {NAME} is there, and has labels", essential=True)
+@EXERCISE.check(f"the ConfigMap {NAME} exists and has labels", essential=True)
 def exists(cluster: Cluster) -> None:
     if not labels(cluster):
         raise NotYet(f"{NAME} has no label yet: kubectl label configmap {NAME} KEY=VALUE sets one")
 
 
-@EXERCISE.check("the notebook's own label is on it")
+@EXERCISE.check("it has the notebook's label")
 def notebook(cluster: Cluster) -> None:
     if labels(cluster).get("trainyard/notebook") != "13":
         raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=13 lets trainyard reset 13 find it")
@@ -35,13 +35,13 @@ def owned(cluster: Cluster) -> None:
         raise NotYet(f"{message}, and should be {RUN!r}")
 
 
-@EXERCISE.check("a selector of the run finds it, and leaves the ConfigMap mine alone")
+@EXERCISE.check("the run's selector matches it, and not the ConfigMap mine")
 def selected(cluster: Cluster) -> None:
     selection = {
         config_map["metadata"]["name"]
         for config_map in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")
     }
     if "mine" in selection:
-        raise NotYet(f"mine has the label, too: kubectl label configmap mine {names.RUN}- takes it away")
+        raise NotYet(f"mine has the label too: kubectl label configmap mine {names.RUN}- removes it")
     if NAME not in selection:
-        raise NotYet(f"the selector {names.RUN}={RUN} does not find it")
+        raise NotYet(f"the selector {names.RUN}={RUN} does not match it")

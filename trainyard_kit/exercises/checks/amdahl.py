@@ -29,17 +29,17 @@ def close(result: object, expected: float, call: str) -> None:
         raise NotYet(f"{call} is {number:.4g}, and should be {expected:.4g}")
 
 
-@EXERCISE.check("one worker is as fast as one", essential=True)
+@EXERCISE.check("one worker gives no speed-up", essential=True)
 def one_worker(amdahl: Answer) -> None:
     close(amdahl(0.5, 1), 1, "amdahl(0.5, 1)")
 
 
-@EXERCISE.check("what is fully parallel is n times as fast with n workers")
+@EXERCISE.check("fully parallel work is n times as fast with n workers")
 def all_parallel(amdahl: Answer) -> None:
     close(amdahl(1.0, 4), 4, "amdahl(1.0, 4)")
 
 
-@EXERCISE.check("what is not parallel at all stays as it is")
+@EXERCISE.check("serial work gets no faster")
 def none_parallel(amdahl: Answer) -> None:
     close(amdahl(0.0, 8), 1, "amdahl(0.0, 8)")
 
@@ -49,13 +49,13 @@ def some_parallel(amdahl: Answer) -> None:
     close(amdahl(0.9, 10), 1 / 0.19, "amdahl(0.9, 10)")
 
 
-@EXERCISE.check("so it is for any share and any number of workers")
+@EXERCISE.check("it holds for any share and any number of workers")
 def anywhere(amdahl: Answer) -> None:
     for _ in range(CALLS):
         share, workers = round(random.uniform(0.05, 0.95), 3), random.randint(2, 99)
         close(amdahl(share, workers), 1 / (1 - share + share / workers), f"amdahl({share}, {workers})")
 
 
-@EXERCISE.check("a million workers do not pass the limit")
+@EXERCISE.check("a million workers do not exceed the limit")
 def many_workers(amdahl: Answer) -> None:
     close(amdahl(0.9, 1_000_000), 10, "amdahl(0.9, 1_000_000)")

@@ -1,4 +1,4 @@
-"""02: a file of which no reader sees a part. What is visible is looked up while its parts are handed over."""
+"""02: save a file atomically. The checks read the path while the learner's function consumes the parts."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ from typing import Any
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 OLD, NEW, OTHER = b"old " * 8, [b"first ", b"second ", b"third "], [b"another ", b"writer"]
-HIDDEN = "a reader finds the old file or the new one, never a part"
-ERROR = "an error on the way leaves the old file"
+HIDDEN = "a reader sees the old file or the new one, never a partial one"
+ERROR = "an error while saving leaves the old file"
 STUB = """
 def save(parts, path):
     with open(path, "wb") as file:
@@ -24,7 +24,7 @@ EXERCISE = Exercise("save", seconds=5, stub=STUB)
 
 @contextmanager
 def volume(old: bytes | None = OLD) -> Iterator[Path]:
-    """Make a folder for a checkpoint, with an earlier one."""
+    """Make a directory for a checkpoint, with an earlier checkpoint in it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.pt")
         if old is not None:
@@ -38,7 +38,7 @@ def content(path: Path) -> bytes | None:
 
 @contextmanager
 def renames() -> Iterator[list[tuple[Path, bytes | None]]]:
-    """Record the files that are renamed, by os, pathlib or shutil, and what they hold in that moment."""
+    """Record the files that os, pathlib or shutil rename, with their content at that moment."""
     moves: list[tuple[Path, bytes | None]] = []
     recording = True
 
@@ -47,19 +47,21 @@ def renames() -> Iterator[list[tuple[Path, bytes | None]]]:
             source = Path(os.fsdecode(arguments[0])).absolute()
             moves.append((source, content(source)))
 
-    sys.addaudithook(record)  # which cannot be removed again
+    sys.addaudithook(record)  # it cannot be removed
     try:
         yield moves
     finally:
         recording = False
 
 
-@EXERCISE.check("the file has all parts, in their order", essential=True)
+@EXERCISE.check("the file contains all parts in order", essential=True)
 def complete(save: Answer) -> None:
     with volume(None) as path:
         save(iter(NEW), path)
         if (written := content(path)) != b"".join(NEW):
-            raise NotYet(f"after save() path has {describe(written)}, and should have {b''.join(NEW)!r}")
+            raise NotYet(
+                f"after save() path contains {describe(written)}, and should contain {b''.join(NEW)!r}"
+            )
 
 
 @EXERCISE.check(HIDDEN, essential=True)
@@ -75,12 +77,14 @@ def hidden(save: Answer) -> None:
         with volume(old) as path, renames() as moves:
             save(parts(path, visible), path)
         if any(file != old for file in visible):
-            gone = "the old file is gone" if None in visible else "path has not the old file any more"
-            raise NotYet(f"while parts are written, {gone}: write to another name, and rename the whole file")
+            gone = "the old file is gone" if None in visible else "path no longer contains the old file"
+            raise NotYet(
+                f"while parts are written, {gone}: write to another name, then rename the complete file"
+            )
         if not moves:
-            raise NotYet("path is opened, then written: a reader may come in between; rename a whole file")
+            raise NotYet("path is opened, then written: a reader may read in between; rename a complete file")
         if moves[-1][1] != b"".join(NEW):
-            raise NotYet("it is renamed before it is closed: its last bytes are still in Python's buffer")
+            raise NotYet("it is renamed before it is closed: the last bytes are still in Python's buffer")
 
 
 @EXERCISE.check("the temporary file is on the same volume", after=HIDDEN)
@@ -88,20 +92,24 @@ def same_volume(save: Answer) -> None:
     with volume() as path, renames() as moves:
         save(iter(NEW), path)
     if (folder := moves[-1][0].parent) != path.parent:
-        raise NotYet(f"{folder} is another file system than the volume, where a rename is a copy: use path's")
+        raise NotYet(
+            f"{folder} may be on another file system, where a rename is a copy: use the directory of path"
+        )
 
 
 @EXERCISE.check(ERROR)
 def error(save: Answer) -> None:
     with volume() as path:
         if not fails(save, path):
-            raise NotYet("the error of `parts` is swallowed: the caller takes the old file for the new one")
+            raise NotYet(
+                "the error of `parts` is swallowed: the caller would take the old file for the new one"
+            )
         if (left := content(path)) != OLD:
-            raise NotYet(f"after an error path has {describe(left)}, and should have the old file")
+            raise NotYet(f"after an error path contains {describe(left)}, and should contain the old file")
 
 
 def fails(save: Answer, path: Path) -> bool:
-    """Tell whether an error of the second part comes through."""
+    """Check whether an error in the second part is raised to the caller."""
 
     def parts() -> Iterator[bytes]:
         yield NEW[0]
@@ -114,15 +122,15 @@ def fails(save: Answer, path: Path) -> bool:
     return False
 
 
-@EXERCISE.check("and no other file", after=ERROR)
+@EXERCISE.check("an error leaves no other file", after=ERROR)
 def clean(save: Answer) -> None:
     with volume() as path:
         fails(save, path)
-        if others := sorted(file.name for file in path.parent.iterdir() if file != path):
-            raise NotYet(f"{', '.join(others)} stays for ever: delete it in an except or a finally")
+        if remaining := sorted(file.name for file in path.parent.iterdir() if file != path):
+            raise NotYet(f"{', '.join(remaining)} is left behind: delete it in an except or finally clause")
 
 
-@EXERCISE.check("two pods that save at once do not mix", after=HIDDEN)
+@EXERCISE.check("two pods that save at the same time do not interfere", after=HIDDEN)
 def two(save: Answer) -> None:
     with volume() as path:
 
@@ -139,5 +147,5 @@ def two(save: Answer) -> None:
             written = content(path)
     if written != b"".join(NEW):
         raise NotYet(
-            "both use one temporary name, and process ids of two pods are often equal: uuid.uuid4() never is"
+            "both use the same temporary name; process ids of two pods are often equal, so use uuid.uuid4()"
         )

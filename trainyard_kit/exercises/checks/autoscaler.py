@@ -1,4 +1,4 @@
-"""19: an autoscaler of the served model, by half of the CPU that its pods request. A dry run."""
+"""19: autoscale the served model at half of the CPU that its pods request. A dry run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ EXERCISE = Exercise("autoscaler", "cluster", stub={"apiVersion": "autoscaling/v2
 @EXERCISE.check("it is a HorizontalPodAutoscaler", essential=True)
 def kind(autoscaler: Object, cluster: Cluster) -> None:
     version = autoscaler.get("apiVersion") if isinstance(autoscaler, dict) else None
-    known = version if version == "autoscaling/v1" else "autoscaling/v2"  # the older one has CPU alone
+    known = version if version == "autoscaling/v1" else "autoscaling/v2"  # v1 supports CPU only
     check_kind(autoscaler, kind="HorizontalPodAutoscaler", version=known)
 
 
@@ -44,7 +44,7 @@ def bounds(autoscaler: Object, cluster: Cluster) -> None:
     expect(spec.get("maxReplicas"), MAX_REPLICAS, "spec.maxReplicas")
 
 
-@EXERCISE.check("by half of the CPU that its pods request")
+@EXERCISE.check("at half of the CPU that its pods request")
 def metric(autoscaler: Object, cluster: Cluster) -> None:
     spec = mapping(autoscaler, "spec")
     if autoscaler["apiVersion"] == "autoscaling/v1":
@@ -54,7 +54,7 @@ def metric(autoscaler: Object, cluster: Cluster) -> None:
     metrics = spec.get("metrics") or []
     if len(metrics) != 1:
         raise NotYet(
-            f"spec.metrics has {len(metrics)} entries, and should have one, of CPU: the largest decides"
+            f"spec.metrics has {len(metrics)} entries, and should have only CPU: the largest result decides"
         )
     kind = metrics[0]["type"]
     source = {"Resource": "resource", "ContainerResource": "containerResource"}.get(kind)
@@ -68,7 +68,7 @@ def metric(autoscaler: Object, cluster: Cluster) -> None:
 
 
 def _check_level(level: Mapping[str, Any]) -> None:
-    """Check that the level is half of what a pod requests, in per cent or in cores: there is no third."""
+    """Check that the target is half of a pod's request, in per cent or in cores; there is no third type."""
     if level["type"] == "Utilization":
         expect(level["averageUtilization"], PERCENT, "averageUtilization (per cent of the request)")
     elif abs(parse_quantity(level["averageValue"]) - PERCENT / 100 * REQUEST) > 1e-6:
@@ -76,15 +76,15 @@ def _check_level(level: Mapping[str, Any]) -> None:
         raise NotYet(f"averageValue is {value}: half of the {REQUEST * 1000:g}m that a pod requests")
 
 
-@EXERCISE.check("it may add pods, and remove them")
+@EXERCISE.check("it may add and remove pods")
 def behaviour(autoscaler: Object, cluster: Cluster) -> None:
     rules = mapping(autoscaler, "spec").get("behavior") or {}
     for direction in ("scaleUp", "scaleDown"):
         if (rules.get(direction) or {}).get("selectPolicy") == "Disabled":
-            raise NotYet(f"behavior.{direction}.selectPolicy is 'Disabled': take it out")
+            raise NotYet(f"behavior.{direction}.selectPolicy is 'Disabled': remove it")
 
 
-@EXERCISE.check("the notebook's last cell finds it")
+@EXERCISE.check("the notebook's clean-up cell finds it")
 def labelled(autoscaler: Object, cluster: Cluster) -> None:
     field(autoscaler, "metadata.labels")
     check_label(autoscaler, "19")

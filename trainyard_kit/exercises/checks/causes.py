@@ -1,4 +1,4 @@
-"""16: how five runs failed, and on which rank; `trainers/failing.py` chooses both by the seed."""
+"""16: find how five runs failed, and on which rank; `trainers/failing.py` draws both from the seed."""
 
 import random
 from numbers import Integral
@@ -8,55 +8,55 @@ from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, descr
 FAILURES = ("deadlock", "loader", "memory", "nan", "straggler")
 CASES = "abcde"
 EXERCISE = Exercise("answers", "seed", "nodes")
-# Why it is not what was answered.
+# Why a wrong answer is wrong.
 AGAINST = {
-    "deadlock": "all ranks of a deadlock run, none computes, and one is in a collective of its own",
-    "loader": "where a loader dies, a rank ends with an error that names another process id",
-    "memory": "beyond its memory limit a rank ends by signal 9, and kubectl get pods has a word for it",
-    "nan": "the error of the rank that computed it reports a NaN loss",
-    "straggler": "the stack of a straggler ends in no collective: it computes, and all others wait for it",
+    "deadlock": "in a deadlock all ranks run, none computes, and one is in another collective than the rest",
+    "loader": "if a loader worker dies, a rank ends with an error that names another process id",
+    "memory": "a rank over its memory limit is killed by signal 9, and kubectl get pods shows the reason",
+    "nan": "the rank that computed a NaN reports it in its error",
+    "straggler": "a straggler's stack does not end in a collective: it computes, and all others wait for it",
 }
-# Where to look for the rank.
+# How to find the rank.
 WHERE = {
-    "deadlock": "whose stack ends in another collective than those of the others?",
-    "loader": "the others have lost a connection; look for the one error that is about a process",
-    "memory": "the others have lost a connection; whose pod has another status than Error?",
-    "nan": "the others have lost a connection; look for the one error that is about a number",
+    "deadlock": "whose stack ends in a different collective from the others?",
+    "loader": "the others lost a connection; look for the only error about a process",
+    "memory": "the others lost a connection; whose pod has a status other than Error?",
+    "nan": "the others lost a connection; look for the only error about a number",
     "straggler": "the others are in a collective; whose stack ends in the program itself?",
 }
 
 
 def plan(seed: int, ranks: int) -> dict[str, tuple[str, int]]:
-    """Choose for each case how it fails, and on which rank, as the program does."""
+    """Draw for each case how it fails, and on which rank, as the program does."""
     chance = random.Random(seed)
     failures = chance.sample(FAILURES, len(FAILURES))
     return {case: (failure, chance.randrange(ranks)) for case, failure in zip(CASES, failures, strict=True)}
 
 
 def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
-    """Compare an answer with what the program did."""
+    """Compare an answer with what happened in the program."""
     if not isinstance(answers, dict):
-        raise NotYet(f"answers is a {type(answers).__name__}, and should be a dict of the cases, as it was")
+        raise NotYet(f"answers is a {type(answers).__name__}, and should be a dict of the cases")
     if case not in answers:
         names = ", ".join(map(str, answers)) or "nothing"
-        raise NotYet(f'no answer yet: answers["{case}"] = ("memory", 2); answers has {names}')
+        raise NotYet(f'no answer yet: set answers["{case}"] = ("memory", 2); answers has {names}')
     answer = answers[case]
     if not isinstance(answer, tuple | list) or len(answer) != 2:
         raise NotYet(f'it is {describe(answer)}, and should be a failure and a rank: ("memory", 2)')
     if answer[0] == "":
-        raise NotYet(f'no answer yet: answers["{case}"] = ("memory", 2)')
+        raise NotYet(f'no answer yet: set answers["{case}"] = ("memory", 2)')
     (written, rank), (expected, culprit) = answer, plan(seed, ranks)[case]
     if (failure := str(written).strip().lower()) not in FAILURES:
         raise NotYet(f"{written!r} is none of {', '.join(FAILURES)}")
     if isinstance(rank, bool) or not isinstance(rank, Integral) or not 0 <= int(rank) < ranks:
-        raise NotYet(f"its rank is {describe(rank)}, and should be a number from 0 to {ranks - 1}")
+        raise NotYet(f"the rank is {describe(rank)}, and should be a number from 0 to {ranks - 1}")
     if failure != expected:
-        raise NotYet(f"no {failure}: {AGAINST[failure]}")
+        raise NotYet(f"not {failure}: {AGAINST[failure]}")
     if rank != culprit:
-        raise NotYet(f"{failure} it is, and not on rank {rank!r}: {WHERE[failure]}")
+        raise NotYet(f"{failure} is correct, but not on rank {rank!r}: {WHERE[failure]}")
 
 
-@EXERCISE.check("an answer at least", essential=True)
+@EXERCISE.check("at least one answer", essential=True)
 def _some(answers: object, seed: int, nodes: int) -> None:
     del seed, nodes
     if isinstance(answers, dict) and answers == dict.fromkeys(CASES, ("", None)):

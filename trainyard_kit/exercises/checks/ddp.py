@@ -1,7 +1,6 @@
-"""05: a DDP program from one for one process. It is trained on two ranks, and what they did is recorded.
+"""05: turn a single-process program into a DDP program. It is trained on two ranks and recorded.
 
-The learner's file is run by torchrun through `ddp_recorder`, which notes for each rank the images that it
- read, its steps and its last weights.
+torchrun runs the learner's file through `ddp_recorder`, which records each rank's images, steps and weights.
 """
 
 import json
@@ -16,20 +15,20 @@ from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 RANKS, EPOCHS, BATCH, SECONDS = 2, 2, 64, 40
-STEPS = EPOCHS * 23  # of 64 of the 1,437 images
+STEPS = EPOCHS * 23  # of 64 images each, of 1,437
 STUB = config.DATA / "notebooks" / "scripts" / "digits_todo.py"
 EXERCISE = Exercise("program")
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank did.
+    """The record of one rank.
 
     Attributes:
-        world_size: Of its process group at the last step; 0 without one.
+        world_size: World size of its process group at the last step; 0 without a group.
         images: The indices of the images that it read, in order.
-        steps: How many updates it made.
-        weights: Digests of its weights after the first steps, and at the end.
+        steps: The number of its optimizer steps.
+        weights: Digests of its weights after each of the first steps and at the end.
     """
 
     world_size: int
@@ -49,22 +48,27 @@ def train(source: str) -> tuple[RankRecord, ...]:
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         program = Path(folder, "program.py")
         program.write_text(source, encoding="utf-8")
-        # Without a network, the machine's name may lead nowhere.
+        # Without a network, the machine's name may not resolve.
         flags = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={RANKS}"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *flags]
         recorder = str(sandbox.HERE / "ddp_recorder.py")
-        words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--global-batch-size={BATCH}"]
-        with sandbox.checking(f"training {EPOCHS} epochs on {RANKS} ranks of torchrun") as show:
-            ended, _ = sandbox.run(
-                [*torchrun, *words], seconds=SECONDS, folder=folder, on_tick=show(lambda: _describe(folder))
+        arguments = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--global-batch-size={BATCH}"]
+        with sandbox.checking(f"training {EPOCHS} epochs on {RANKS} ranks") as show:
+            status, _ = sandbox.run(
+                [*torchrun, *arguments],
+                seconds=SECONDS,
+                folder=folder,
+                on_tick=show(lambda: _describe(folder)),
             )
         if errors := sorted(Path(folder).glob("error-*")):
             raise NotYet(errors[0].read_text())
-        if ended is None:
-            raise NotYet("the two ranks are not finished: does one wait for what the other never does?")
+        if status is None:
+            raise NotYet(
+                "the two ranks have not finished: does one wait for a call that the other never makes?"
+            )
         records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("rank-*"))]
     if len(records) < RANKS:
-        raise NotYet(f"{RANKS - len(records)} of {RANKS} ranks ended before they had trained")
+        raise NotYet(f"{RANKS - len(records)} of {RANKS} ranks ended before they had finished training")
     return tuple(
         RankRecord(record["world_size"], tuple(record["images"]), record["steps"], tuple(record["weights"]))
         for record in records
@@ -72,10 +76,10 @@ def train(source: str) -> tuple[RankRecord, ...]:
 
 
 def _describe(folder: str) -> str:
-    """Describe how far the training is, by the number of steps that rank 0 has taken."""
+    """Describe the progress of the training by the steps of rank 0."""
     steps = Path(folder, "steps-0")
-    taken = steps.stat().st_size if steps.exists() else 0
-    return f"{taken} of about {STEPS} steps are trained" if taken else "torchrun starts two ranks"
+    count = steps.stat().st_size if steps.exists() else 0
+    return f"step {count} of about {STEPS}" if count else "torchrun is starting two ranks"
 
 
 def ranks(program: object) -> tuple[RankRecord, ...]:
@@ -84,45 +88,43 @@ def ranks(program: object) -> tuple[RankRecord, ...]:
         raise NotYet(f"program is {describe(program)}, and should be the path of your file")
     source = Path(program).read_text(encoding="utf-8")
     if source == STUB.read_text(encoding="utf-8"):
-        raise NotYet("the file is as it was: fill in its four TODOs, and save it")
+        raise NotYet("the file is unchanged: fill in its four TODOs, and save it")
     return train(source)
 
 
-@EXERCISE.check("torchrun runs it to its end on two ranks", essential=True)
+@EXERCISE.check("it finishes on two ranks of torchrun", essential=True)
 def runs(program: object) -> None:
     if not all(rank.steps for rank in ranks(program)):
-        raise NotYet("no step was taken: the program should train when it is started")
+        raise NotYet("it takes no training step: the program should train when it is run")
 
 
-@EXERCISE.check("TODO 1: the ranks have joined one process group")
+@EXERCISE.check("TODO 1: the ranks join one process group")
 def joined(program: object) -> None:
     if (world_size := ranks(program)[0].world_size) != RANKS:
         message = "each process trains alone" if not world_size else f"the world size is {world_size}"
-        raise NotYet(f"{message}: call dist.init_process_group before anything is computed")
+        raise NotYet(f"{message}: call dist.init_process_group before any computation")
 
 
-SHARES = "TODO 2: each rank has its own share of the images"
+SHARES = "TODO 2: each rank reads its own share of the images"
 
 
 @EXERCISE.check(SHARES)
 def shares(program: object) -> None:
     first, second = (set(rank.epoch(0)) for rank in ranks(program))
-    if len(first & second) > 1:  # one image fills up an odd number
+    if len(first & second) > 1:  # one image pads an odd number
         raise NotYet(
             f"{len(first & second)} images are read by both ranks: give the loader a DistributedSampler"
         )
 
 
-@EXERCISE.check(f"TODO 2: a step has {BATCH} images over both ranks")
+@EXERCISE.check(f"TODO 2: a step has {BATCH} images across both ranks")
 def batch(program: object) -> None:
     batch_size = round(len(ranks(program)[0].images) / ranks(program)[0].steps)
     if not BATCH // RANKS - 1 <= batch_size <= BATCH // RANKS:
-        raise NotYet(
-            f"each rank takes {batch_size} images in a step: divide the batch size by the world size"
-        )
+        raise NotYet(f"each rank takes {batch_size} images per step: divide the batch size by the world size")
 
 
-# Without it, two ranks have the same weights, and each epoch another order, though TODO 3 and 4 are not done.
+# Ranks that read the same shuffled images have equal weights and new orders without TODO 3 and 4.
 @EXERCISE.check("TODO 3: both ranks have the same weights after each step", after=SHARES)
 def same_weights(program: object) -> None:
     first, second = (rank.weights for rank in ranks(program))
@@ -131,11 +133,11 @@ def same_weights(program: object) -> None:
         when = f"after step {same.index(False) + 1}" if False in same[:-1] else "at the end"
         raise NotYet(
             f"the weights differ {when}: wrap the model in DistributedDataParallel, which averages "
-            "the gradients of each step, and train the wrapped one"
+            "the gradients of each step, and train the wrapped model"
         )
 
 
-@EXERCISE.check("TODO 4: each epoch has an order of its own", after=SHARES)
+@EXERCISE.check("TODO 4: each epoch has its own order", after=SHARES)
 def orders(program: object) -> None:
     if ranks(program)[0].epoch(0) == ranks(program)[0].epoch(1):
-        raise NotYet("both epochs have the same order: call sampler.set_epoch before each")
+        raise NotYet("both epochs have the same order: call sampler.set_epoch before each epoch")

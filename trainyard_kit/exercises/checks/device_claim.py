@@ -1,4 +1,4 @@
-"""17: a request for a part of a GPU with enough memory. The scheduler judges it, by a device of each kind."""
+"""17: request a partition of a GPU with enough memory. The scheduler is offered one device of each kind."""
 
 import copy
 from typing import Any
@@ -44,13 +44,13 @@ def accepted(template: Object, cluster: Cluster) -> None:
 def one(template: Object, cluster: Cluster) -> None:
     requests = field(template, "spec.spec.devices.requests")
     if not isinstance(requests, list) or len(requests) != 1:
-        raise NotYet("spec.spec.devices.requests has to have one request")
+        raise NotYet("spec.spec.devices.requests must have exactly one request")
     for choice in _choices(requests[0]):
         if choice.get("allocationMode", "ExactCount") != "ExactCount" or choice.get("count", 1) != 1:
-            raise NotYet("it requests several devices: leave allocationMode and count out")
+            raise NotYet("it requests several devices: leave out allocationMode and count")
 
 
-@EXERCISE.check("it gets a part of a GPU with 40 GiB or more, and nothing else")
+@EXERCISE.check("it matches partitions of a GPU with 40 GiB or more, and nothing else")
 def matches(template: Object, cluster: Cluster) -> None:
     for device in _offers(cluster):
         profile, memory = (
@@ -60,15 +60,15 @@ def matches(template: Object, cluster: Cluster) -> None:
         whole, shown = not profile or profile.startswith("7g"), profile or "a whole GPU"
         refusal = _refusal(template, cluster, device)
         if "CEL" in refusal:
-            raise NotYet(f"offered {shown}, the scheduler says: CEL{refusal.partition('CEL')[2]}")
+            raise NotYet(f"offered {shown}, the scheduler reports: CEL{refusal.partition('CEL')[2]}")
         if refusal and not whole and memory >= MIN_MEMORY:
-            raise NotYet(f"it does not take {shown}, which has {memory >> 30} GiB")
+            raise NotYet(f"it does not match {shown}, which has {memory >> 30} GiB")
         if not refusal and (whole or memory < MIN_MEMORY):
-            reason = "no part of a GPU, but all of it" if whole else f"only {memory >> 30} GiB"
-            raise NotYet(f"it takes {shown}, and that is {reason}")
+            reason = "is a whole GPU" if whole else f"has only {memory >> 30} GiB"
+            raise NotYet(f"it matches {shown}, which {reason}")
 
 
-@EXERCISE.check("the notebook's last cell finds it")
+@EXERCISE.check("the notebook's clean-up cell finds it")
 def labelled(template: Object, cluster: Cluster) -> None:
     check_label(template, "17")
 
@@ -82,19 +82,19 @@ def _value(device: Object, name: str) -> str:
 
 
 def _offers(cluster: Cluster) -> list[Object]:
-    """List a device of each kind: the whole GPU, and a partition of each profile."""
+    """List one device of each kind: a whole GPU, and a partition of each profile."""
     claims = cluster.kube.get_all("ResourceClaim")
     if used := sorted(
         claim["metadata"]["name"] for claim in claims if "allocation" in claim.get("status", {})
     ):
-        raise NotYet(f"these claims have devices: end their pods, then check again: {', '.join(used)}")
+        raise NotYet(f"these claims hold devices: delete their pods, then check again: {', '.join(used)}")
     specs = [item["spec"] for item in cluster.kube.get_all("ResourceSlice")]
     devices = [device for spec in specs if spec["driver"] == DRIVER for device in spec.get("devices") or ()]
     return list({_value(device, "profile"): device for device in devices}.values())
 
 
 def _refusal(template: Object, cluster: Cluster, device: Object) -> str:
-    """Offer a device, and no other, to a pod with the request; say why the scheduler refuses, if it does."""
+    """Offer a single device to a pod with the request; return the scheduler's reason if it does not fit."""
     spec = copy.deepcopy(template["spec"]["spec"])
     only = {"cel": {"expression": f'device.attributes["{DRIVER}"].uuid == "{_value(device, "uuid")}"'}}
     for choice in _choices(spec["devices"]["requests"][0]):
@@ -115,11 +115,11 @@ def _refusal(template: Object, cluster: Cluster, device: Object) -> str:
     finally:
         cluster.kube.delete("Pod", name, grace=0)
         cluster.kube.delete("ResourceClaim", name)
-    wait(states, until=lambda state: not any(state.values()), what="the device's return", **limits)
+    wait(states, until=lambda state: not any(state.values()), what="the release of the device", **limits)
     return "" if _decision(state)["status"] == "True" else _decision(state)["message"]
 
 
 def _decision(state: Snapshot) -> Object:
-    """Find what the scheduler says about the pod; nothing yet is empty."""
+    """Get the pod's PodScheduled condition; empty if there is none yet."""
     conditions = (item for pod in state["Pod"].values() for item in pod["status"].get("conditions") or ())
     return next((item for item in conditions if item["type"] == "PodScheduled"), {})

@@ -1,4 +1,4 @@
-"""03: one more instruction in the trainer's Dockerfile. A shell runs it, and a pip that notes its words."""
+"""03: add an instruction to the trainer's Dockerfile. A shell runs it with a fake pip."""
 
 import itertools
 import json
@@ -18,32 +18,32 @@ PACKAGE, VERSION = "einops", "0.8.2"
 CONSTRAINTS = "/opt/trainyard/constraints.txt"
 SECONDS = 10
 ELSEWHERE = {"--dry-run", "--target", "-t", "--root", "--prefix", "--user"}
-NOTING = """#!/bin/sh
-for word in "${0##*/}" "$@" ${PIP_CONSTRAINT:+"--constraint=$PIP_CONSTRAINT"} \\
+RECORDER = """#!/bin/sh
+for arg in "${0##*/}" "$@" ${PIP_CONSTRAINT:+"--constraint=$PIP_CONSTRAINT"} \\
     ${PIP_BREAK_SYSTEM_PACKAGES:+--break-system-packages} ${PIP_NO_CACHE_DIR:+--no-cache-dir}
 do
-    printf "%s\\0" "$word" >> "$NOTES"
+    printf "%s\\0" "$arg" >> "$CALLS"
     case "$before" in -r | --requirement)
-        [ -r "$word" ] && while read -r line; do printf "%s\\0" "$line" >> "$NOTES"; done < "$word" ;;
+        [ -r "$arg" ] && while read -r line; do printf "%s\\0" "$line" >> "$CALLS"; done < "$arg" ;;
     esac
-    before=$word
+    before=$arg
 done
-printf "\\n" >> "$NOTES"
+printf "\\n" >> "$CALLS"
 exit "$STATUS"
 """
-# What else an instruction may call: it notes its words, and succeeds.
+# Other programs that an instruction may call: they record their arguments and succeed.
 OTHERS = ("rm", "find", "mkdir", "rmdir", "ls", "cat", "chmod", "chown", "touch", "apt-get")
-SYSTEM = re.compile(r"(?<![\w./=:-])(?:/usr|/usr/local|/opt/conda)?/s?bin/(?=\w)")  # folders of its programs
+SYSTEM = re.compile(r"(?<![\w./=:-])(?:/usr|/usr/local|/opt/conda)?/s?bin/(?=\w)")  # system directories
 CACHES = ("/root/.cache/pip", "/root/.cache", "/root/.cache/*", "/root/.cache/pip/*")
 EXERCISE = Exercise("dockerfile")
 
 
 def instructions(lines: list[str]) -> list[str]:
-    """Join continued lines, and drop comments and empty ones."""
+    """Join continued lines; drop comments and empty lines."""
     parsed: list[str] = []
     pending = ends = ""
     for line in lines:
-        if ends:  # a here-document, which is one instruction with the line before it
+        if ends:  # a here-document belongs to the instruction before it
             parsed[-1] += "" if line.strip() == ends else f"\n{line}"
             ends = "" if line.strip() == ends else ends
             continue
@@ -61,21 +61,21 @@ def instructions(lines: list[str]) -> list[str]:
 
 
 def parts(dockerfile: object) -> tuple[list[str], int]:
-    """Return all instructions, and the place of the new one."""
+    """Return all instructions, and the index of the new one."""
     if not isinstance(dockerfile, list) or not all(isinstance(line, str) for line in dockerfile):
-        raise NotYet(f"it is {describe(dockerfile)}: it should be the list of all lines")
+        raise NotYet(f"it is {describe(dockerfile)}: it should be a list of all lines")
     ours = instructions((config.DATA / "images" / "trainer" / "Dockerfile").read_text().splitlines())
     all_instructions = instructions(dockerfile)
-    new = [place for place, line in enumerate(all_instructions) if line not in ours]
+    new = [index for index, line in enumerate(all_instructions) if line not in ours]
     if lost := [line for line in ours if line not in all_instructions]:
-        raise NotYet(f"an instruction of the course is gone: {lost[0]}")
+        raise NotYet(f"one of the course's instructions is missing: {lost[0]}")
     if len(new) != 1:
-        raise NotYet(f"there are {len(new)} new instructions: write one")
+        raise NotYet(f"there are {len(new)} new instructions: write exactly one")
     return all_instructions, new[0]
 
 
 def command_of(instruction: str) -> tuple[list[str], str]:
-    """Return the options of a RUN instruction, ``--mount=…``, and its command as a shell has it.
+    """Split a RUN instruction into its options, ``--mount=…``, and its command as the shell gets it.
 
     Example:
         >>> command_of('RUN --network=none ["pip", "list"]')
@@ -88,7 +88,7 @@ def command_of(instruction: str) -> tuple[list[str], str]:
     if command.startswith("["):
         try:
             words = json.loads(command)
-        except ValueError:  # as Docker does, which gives it to the shell then
+        except ValueError:  # as Docker, which then passes it to the shell
             words = None
         if isinstance(words, list) and all(isinstance(word, str) for word in words):
             return options, shlex.join(words)
@@ -100,41 +100,41 @@ def command_of(instruction: str) -> tuple[list[str], str]:
 def calls_of(
     dockerfile: list[str], *, status: int = 0
 ) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
-    """Run the new instruction's shell command, with programs that note their arguments and end with a status.
+    """Run the new instruction's shell command with programs that record their arguments and return a status.
 
     Returns:
-        How the shell ended, and the words of each call.
+        The result of the shell, and the arguments of each call.
 
     Raises:
-        NotYet: It does not end.
+        NotYet: The command does not end.
     """
-    all_instructions, place = parts(dockerfile)
-    command = SYSTEM.sub("", command_of(all_instructions[place])[1])  # none of this machine's is run
+    all_instructions, index = parts(dockerfile)
+    command = SYSTEM.sub("", command_of(all_instructions[index])[1])  # runs no program of this machine
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
-        notes = Path(folder, "notes")
-        notes.touch()
+        calls = Path(folder, "calls")
+        calls.touch()
         for name in ("pip", "pip3", "python", "python3"):
-            Path(folder, name).write_text(NOTING)
+            Path(folder, name).write_text(RECORDER)
             Path(folder, name).chmod(0o755)
         for name in ("sh", "bash"):
             Path(folder, name).write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
             Path(folder, name).chmod(0o755)
         for name in OTHERS:
-            Path(folder, name).write_text(NOTING.replace('"$STATUS"', "0"))
+            Path(folder, name).write_text(RECORDER.replace('"$STATUS"', "0"))
             Path(folder, name).chmod(0o755)
         try:
             done = subprocess.run(
                 ["/bin/sh", "-fc" if status else "-fec", command], cwd=folder,
-                env={"PATH": folder, "HOME": "/root", "NOTES": str(notes), "STATUS": str(status)},
+                env={"PATH": folder, "HOME": "/root", "CALLS": str(calls), "STATUS": str(status)},
                 capture_output=True, text=True, timeout=SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise NotYet(f"the command does not end within {SECONDS} s") from None
-        return done, [line.split("\0")[:-1] for line in notes.read_text().splitlines()]
+        return done, [line.split("\0")[:-1] for line in calls.read_text().splitlines()]
 
 
 def pips_of(calls: list[list[str]]) -> list[list[str]]:
-    """Return the words of each call of pip, with the options before the subcommand behind it."""
+    """Return the arguments of each call of pip, with global options moved behind the subcommand."""
     pips = [
         call[3:] if call[1:3] == ["-m", "pip"] else call[1:] for call in calls if "pip" in " ".join(call[:3])
     ]
@@ -144,25 +144,25 @@ def pips_of(calls: list[list[str]]) -> list[list[str]]:
 
 
 def removes_cache(words: list[str]) -> bool:
-    """Tell whether a call removes the folder in which pip keeps what it has downloaded."""
+    """Check whether a call removes pip's cache directory."""
     folders = {word.rstrip("/") for word in words[1:]}
     recursive = any(word in ("-r", "-R", "--recursive") or re.match(r"-\w*[rR]", word) for word in words)
     return words[0] == "rm" and recursive and not folders.isdisjoint(CACHES)
 
 
 def installs_of(dockerfile: list[str]) -> list[list[str]]:
-    """Return the words of each ``pip install`` of the new instruction."""
+    """Return the arguments of each ``pip install`` of the new instruction."""
     done, calls = calls_of(dockerfile)
     if done.returncode:
         raise NotYet(f"the shell fails: {done.stderr.strip().partition(': ')[2] or done.returncode}")
     installs = [call for call in pips_of(calls) if call[:1] == ["install"]]
     if not installs:
-        raise NotYet(f"it does not run pip install: it runs {shlex.join(calls[0]) if calls else 'nothing'}")
+        raise NotYet(f"it does not run pip install; it runs {shlex.join(calls[0]) if calls else 'nothing'}")
     return [install[1:] for install in installs]
 
 
 def requirements(dockerfile: list[str]) -> list[Requirement]:
-    """Read the requirements of the package, as pip reads its words."""
+    """Parse the requirements of the package from pip's arguments."""
     pins = []
     for word in (word for install in installs_of(dockerfile) for word in install):
         try:
@@ -170,18 +170,18 @@ def requirements(dockerfile: list[str]) -> list[Requirement]:
         except InvalidRequirement:
             if re.match(rf"{PACKAGE}\b", word, re.IGNORECASE) is None:
                 continue
-            raise NotYet(f"pip reads no requirement in {word!r}: write {PACKAGE}=={VERSION}") from None
+            raise NotYet(f"pip cannot parse the requirement {word!r}: write {PACKAGE}=={VERSION}") from None
         pins += [requirement] if canonicalize_name(requirement.name) == PACKAGE else []
     return pins
 
 
-def has(words: list[str], option: str, *, least: str) -> bool:
-    """Tell whether an option is among pip's words; pip takes a beginning that fits no other."""
-    return any(word.startswith(least) and option.startswith(word) for word in words)
+def has(words: list[str], option: str, *, shortest: str) -> bool:
+    """Check whether pip gets an option; pip accepts unambiguous prefixes."""
+    return any(word.startswith(shortest) and option.startswith(word) for word in words)
 
 
 def constraint(words: list[str]) -> str:
-    """Return the file of pip's option ``--constraint`` or ``-c``."""
+    """Return the value of pip's option ``--constraint`` or ``-c``."""
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name == "-c" or (name.startswith("--cons") and "--constraint".startswith(name)):
@@ -191,12 +191,12 @@ def constraint(words: list[str]) -> str:
     return ""
 
 
-@EXERCISE.check("one instruction is new, and it runs a command", essential=True)
+@EXERCISE.check("there is one new instruction, and it runs a command", essential=True)
 def instruction(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     word = all_instructions[place].partition(" ")[0].upper()
     if word != "RUN":
-        raise NotYet(f"{word} runs no command while the image is built: which instruction does?")
+        raise NotYet(f"{word} does not run a command when the image is built: which instruction does?")
     if all_instructions[place] == "RUN TODO":
         raise NotYet(UNTOUCHED)
 
@@ -205,19 +205,19 @@ def instruction(dockerfile: list[str]) -> None:
 def installs(dockerfile: list[str]) -> None:
     if not requirements(dockerfile):
         message = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
-        raise NotYet(f"pip install does not install {PACKAGE}: its words are {message}")
+        raise NotYet(f"pip install does not install {PACKAGE}: its arguments are {message}")
     names = {word.partition("=")[0] for install in installs_of(dockerfile) for word in install}
     if elsewhere := sorted(names & ELSEWHERE):
         raise NotYet(
-            f"with {elsewhere[0]}, pip does not install it where the image's Python looks: leave it out"
+            f"with {elsewhere[0]}, pip does not install it where the image's Python finds it: leave it out"
         )
     if any(words[:1] == ["uninstall"] and PACKAGE in words for words in pips_of(calls_of(dockerfile)[1])):
         raise NotYet(f"pip uninstall removes {PACKAGE} again: leave it out")
     if calls_of(dockerfile, status=1)[0].returncode == 0:
-        raise NotYet("if pip fails, the image is built without the package: let the command fail as well")
+        raise NotYet("if pip fails, the image is built without the package: the command has to fail as well")
 
 
-@EXERCISE.check("always the same version")
+@EXERCISE.check("the version is pinned")
 def pinned(dockerfile: list[str]) -> None:
     requirement_list = requirements(dockerfile)
     versions = [str(requirement.specifier).lstrip("=") for requirement in requirement_list]
@@ -225,54 +225,54 @@ def pinned(dockerfile: list[str]) -> None:
         pins = [part for part in requirement.specifier if part.operator in ("==", "===")]
         if len(requirement.specifier) != 1 or not pins or "*" in pins[0].version:
             raise NotYet(
-                f"{str(requirement)!r} would install another version next month: pin it, {PACKAGE}=={VERSION}"
+                f"{str(requirement)!r} could install another version later: pin it, {PACKAGE}=={VERSION}"
             )
     if set(versions) != {VERSION}:
-        raise NotYet(f"it pins {' and '.join(versions)}, and should pin {VERSION} alone")
+        raise NotYet(f"it pins {' and '.join(versions)}, and should pin only {VERSION}")
 
 
 @EXERCISE.check("the base image keeps its torch")
 def constrained(dockerfile: list[str]) -> None:
     bare = [words for words in installs_of(dockerfile) if "--no-deps" not in words]
     if any(constraint(words) != CONSTRAINTS for words in bare):
-        raise NotYet(f"a requirement of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
+        raise NotYet(f"a dependency of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
     all_instructions, place = parts(dockerfile)
     if bare and place < next(
         number for number, line in enumerate(all_instructions) if f"> {CONSTRAINTS}" in line
     ):
         raise NotYet(
-            f"{CONSTRAINTS} does not exist yet at this place: put it after the instruction that writes it"
+            f"{CONSTRAINTS} does not exist yet at this point: move it after the instruction that writes it"
         )
 
 
 @EXERCISE.check("pip may install into the system's Python")
 def allowed(dockerfile: list[str]) -> None:
     option = "--break-system-packages"
-    if not all(has(words, option, least="--b") for words in installs_of(dockerfile)):
+    if not all(has(words, option, shortest="--b") for words in installs_of(dockerfile)):
         raise NotYet(
-            "the base image's Python refuses pip: pass --break-system-packages, as the instruction above it"
+            "the base image's Python refuses pip: pass --break-system-packages, as the instruction above does"
         )
 
 
-@EXERCISE.check("pip's downloads do not stay in the layer")
+@EXERCISE.check("pip's cache is not stored in the layer")
 def no_cache(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     options, _ = command_of(all_instructions[place])
     if any(option.startswith("--mount=type=cache") for option in options):
-        return  # what is below it stays with the builder
+        return  # the cache mount belongs to the builder
     calls = calls_of(dockerfile)[1]
     if pips_of(calls)[-1][:2] == ["cache", "purge"] or removes_cache(calls[-1]):
         return
-    if not all(has(words, "--no-cache-dir", least="--no-c") for words in installs_of(dockerfile)):
-        raise NotYet("pip keeps what it downloaded, in this layer: pass --no-cache-dir")
+    if not all(has(words, "--no-cache-dir", shortest="--no-c") for words in installs_of(dockerfile)):
+        raise NotYet("pip stores its downloads in this layer: pass --no-cache-dir")
 
 
-@EXERCISE.check("a change to a trainer does not install it again")
+@EXERCISE.check("a change to a trainer does not reinstall it")
 def cached(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     if place > next(
         number for number, line in enumerate(all_instructions) if line.startswith("COPY trainers/")
     ):
         raise NotYet(
-            "a layer is built again when one before it changed: put the instruction before COPY trainers/"
+            "a layer is rebuilt when an earlier one changes: move the instruction before COPY trainers/"
         )

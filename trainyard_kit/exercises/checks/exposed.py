@@ -1,4 +1,4 @@
-"""15: the communication that no computing hides, from spans of time; judged by random ones on a grid."""
+"""15: the communication time that no computation hides; checked with given and random spans."""
 
 import random
 from typing import Any
@@ -14,7 +14,7 @@ EXERCISE = Exercise("exposed", seconds=5, stub=STUB)
 
 
 def compare(exposed: Answer, communication: list[Any], computing: list[Any], advice: str) -> None:
-    """Compare with the count of half milliseconds, one by one: spans of a trace have fractions."""
+    """Compare with a count of half milliseconds; like those of a trace, the spans have fractions."""
     covered = {ms for begin, end in computing for ms in range(begin, end)}
     expected = len({ms for begin, end in communication for ms in range(begin, end)} - covered) / 2
     communication, computing = ([(a / 2, b / 2) for a, b in spans] for spans in (communication, computing))
@@ -28,28 +28,28 @@ def compare(exposed: Answer, communication: list[Any], computing: list[Any], adv
         raise NotYet(f"{call} is {describe(result)}, and should be {expected}: {advice}")
 
 
-@EXERCISE.check("without computing, all of it is exposed", essential=True)
+@EXERCISE.check("without computation, all communication is exposed", essential=True)
 def alone(exposed: Answer) -> None:
-    compare(exposed, [(10, 30), (40, 45)], [], "add up all spans, with the fractions of their times")
+    compare(exposed, [(10, 30), (40, 45)], [], "add up all spans, including fractions of milliseconds")
 
 
-@EXERCISE.check("computing hides what it covers")
+@EXERCISE.check("computation hides the communication that it overlaps")
 def covered(exposed: Answer) -> None:
-    compare(exposed, [(10, 30)], [(0, 50)], "nothing is left")
-    compare(exposed, [(10, 30)], [(20, 50)], "take away what both have, and not more")
-    compare(exposed, [(10, 30)], [(30, 50)], "spans that only touch have nothing in common")
+    compare(exposed, [(10, 30)], [(0, 50)], "nothing remains")
+    compare(exposed, [(10, 30)], [(20, 50)], "subtract the overlap, and no more")
+    compare(exposed, [(10, 30)], [(30, 50)], "spans that only touch do not overlap")
 
 
-@EXERCISE.check("one operation may be hidden in several parts")
+@EXERCISE.check("several computations may hide parts of one operation")
 def parts(exposed: Answer) -> None:
-    compare(exposed, [(0, 40)], [(5, 10), (20, 25)], "compare with each span of computing")
+    compare(exposed, [(0, 40)], [(5, 10), (20, 25)], "compare with each span of computation")
 
 
-@EXERCISE.check("a millisecond that two spans cover counts once")
+@EXERCISE.check("a millisecond covered by two spans counts once")
 def once(exposed: Answer) -> None:
-    compare(exposed, [(0, 40)], [(5, 15), (10, 20)], "join spans of computing that overlap, before")
-    compare(exposed, [(0, 20), (10, 30)], [(25, 40)], "two operations at a time expose it once")
-    nested = "a span may lie within another: what is joined ends with the later of both"
+    compare(exposed, [(0, 40)], [(5, 15), (10, 20)], "merge overlapping spans of computation first")
+    compare(exposed, [(0, 20), (10, 30)], [(25, 40)], "two simultaneous operations count once")
+    nested = "a span may lie within another: a merged span ends at the later end of both"
     compare(exposed, [(0, 40)], [(5, 30), (10, 15)], nested)
     compare(exposed, [(0, 40), (5, 10)], [], nested)
 
@@ -65,4 +65,4 @@ def random_spans(exposed: Answer) -> None:
             ]
             for count in (generator.randrange(4), generator.randrange(6))
         )
-        compare(exposed, communication, computing, "spans come in no order")
+        compare(exposed, communication, computing, "spans are in no particular order")

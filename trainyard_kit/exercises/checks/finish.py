@@ -1,7 +1,7 @@
-"""06: the end of a training, in which one rank alone calls a collective and saves the wrapped model.
+"""06: repair the end of a training, where only one rank calls a collective and saves the wrapped model.
 
-Two processes with gloo run what was written, on a wrapped network. A rank that waits for a collective which
-the other never calls is told by gloo's error: the other's connection is closed when it has ended.
+Two gloo processes run the learner's function with a wrapped network. A rank that waits for a collective which
+the other never calls fails with gloo's error once the other process has ended and closed its connection.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe, explain
 
 RANKS, SECONDS = 2, 60
-MAX_CORRECT = 1000  # right answers of a rank: drawn anew each time, so that no constant is their sum
+MAX_CORRECT = 1000  # correct images of a rank, drawn at random so that no constant is their sum
 STUB = """
 def finish(model, correct, rank, path):
     if rank == 0:
@@ -30,16 +30,16 @@ EXERCISE = Exercise("finish", seconds=60, stub=STUB)
 
 
 def _rank(finish: Answer, rank: int, correct: int, folder: Path) -> None:
-    """Run one rank, and write what became of it."""
+    """Run one rank and write its results."""
     import torch
 
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the machine's name may lead nowhere
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the machine's name may not resolve
     torch.distributed.init_process_group(
         "gloo", f"file://{folder}/store", timedelta(seconds=SECONDS), RANKS, rank
     )
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
-    path = folder / f"{rank}" / "model.pt"  # each rank has a file of its own, which tells who saves
+    path = folder / f"{rank}" / "model.pt"  # a file per rank shows which ranks save
     path.parent.mkdir()
     record: dict[str, object] = {"correct": correct}
     try:
@@ -56,7 +56,7 @@ def _rank(finish: Answer, rank: int, correct: int, folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def both(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
-    """Run the ranks; return what each recorded, and the names of what is in the saved file."""
+    """Run both ranks; return their records and the saved state dict."""
     import torch  # once, before the processes are forked
 
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
@@ -83,14 +83,14 @@ def both(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | N
     return tuple(records), saved
 
 
-@EXERCISE.check("both ranks come to their end", essential=True)
+@EXERCISE.check("both ranks finish", essential=True)
 def ends(finish: Answer) -> None:
     records, _ = both(finish)
     if any("lost" in record or not record for record in records):
         raise NotYet("one rank waits in a collective that the other never calls: all ranks must call it")
 
 
-@EXERCISE.check("both ranks return the sum over the ranks")
+@EXERCISE.check("both ranks return the sum over all ranks")
 def sums(finish: Answer) -> None:
     records = both(finish)[0]
     counts = [record["correct"] for record in records]
@@ -102,23 +102,23 @@ def sums(finish: Answer) -> None:
             )
 
 
-@EXERCISE.check("one rank saves")
+@EXERCISE.check("only one rank saves")
 def one_writer(finish: Answer) -> None:
     saves = [record["saves"] for record in both(finish)[0]]
     if sum(saves) != 1:
-        raise NotYet(f"the ranks save {saves} times: only rank 0 should")
+        raise NotYet(f"the ranks save {saves} times: only rank 0 should save")
 
 
-@EXERCISE.check("the file loads into the model without DDP")
+@EXERCISE.check("the file loads into a model without DDP")
 def loads(finish: Answer) -> None:
     saved = both(finish)[1]
     if saved is None:
         raise NotYet("there is no file at path: torch.save should write it")
     if not isinstance(saved, dict):
-        raise NotYet("it has a whole object: save its state_dict(), which has tensors alone, by their names")
+        raise NotYet("it contains a whole object: save its state_dict(), which contains only named tensors")
     if {"weight", "bias"} == set(saved):
         values: dict[str, object] = {name: getattr(value, "tolist", list)() for name, value in saved.items()}
         if values != both(finish)[0][0]["weights"]:
-            raise NotYet("it has other values than the weights of the model that is passed: save these")
+            raise NotYet("it does not contain the weights of the model that is passed: save those")
     else:
-        raise NotYet(f"it has {', '.join(saved)}, and the network weight and bias: save model.module's")
+        raise NotYet(f"it contains {', '.join(saved)}; the network has weight and bias: save model.module's")

@@ -1,9 +1,9 @@
-"""05, 06, 11, 14, 15, 17 to 19, 23, 24: predictions by a formula, compared with its cases in `formulas.toml`.
+"""05, 06, 11, 14, 15, 17 to 19, 23, 24: predict with a formula; the cases are in `formulas.toml`.
 
-Sources: computing a batch in parts: Amdahl, 1967. A ring all-reduce: Patarasuk and Yuan, 2009. Bytes of a
-parameter: Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs of a parameter and token: Kaplan et al., 2020,
-section 2.1. The bubble: Huang et al., GPipe, 2019, section 2.2. Slices of a GPU: NVIDIA's guide to MIG.
-Low-rank matrices: Hu et al., LoRA, 2021, section 4.1.
+Sources: strong scaling: Amdahl, 1967. Ring all-reduce: Patarasuk and Yuan, 2009. Bytes per parameter:
+Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs per parameter and token: Kaplan et al., 2020, section
+2.1. Pipeline bubble: Huang et al., GPipe, 2019, section 2.2. GPU slices: NVIDIA's MIG user guide. Low-rank
+matrices: Hu et al., LoRA, 2021, section 4.1.
 """
 
 import copy
@@ -20,23 +20,23 @@ CALLS = 20
 
 
 def bubble(stages: int, micro_batches: int) -> float:
-    """Compute the share of a step in which a pipeline's stage is idle."""
+    """Compute the fraction of a step for which a pipeline stage is idle."""
     return (stages - 1) / (micro_batches + stages - 1)
 
 
 def epoch(images: int, batch_size: int, workers: int, ms_per_image: float) -> list[float]:
-    """Count the steps of an epoch in which each worker has a whole batch, and compute its seconds."""
+    """Compute an epoch's number of steps, with a full batch for each worker, and its seconds."""
     return [math.ceil(images / (batch_size * workers)), images / workers * ms_per_image / 1000]
 
 
 def lora(matrices: list[list[int]], rank: int, ranks: int) -> list[float]:
-    """Count the weights of LoRA's matrices, and the bytes of fp32 gradients that a rank sends by a ring."""
+    """Count LoRA's weights, and the bytes of fp32 gradients that a rank sends in a ring all-reduce."""
     weights = sum(rank * sum(sides) for sides in matrices)
     return [weights, 2 * (ranks - 1) / ranks * 4 * weights]
 
 
 def partitions(taken: list[list[int]], wanted: list[int]) -> float:
-    """Count the MIG partitions that still fit, of seven compute slices and eight of memory."""
+    """Count the MIG partitions that still fit into seven compute and eight memory slices."""
     compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)
     return min(compute // wanted[0], memory // wanted[1])
 
@@ -48,36 +48,36 @@ def rank_memory(parameters: int, ranks: int, split: bool) -> list[float]:
 
 
 def interval(saving: float, failing: float) -> list[float]:
-    """Compute the seconds between two saves, and the share of the time that is lost, by Young's formula."""
+    """Compute the best seconds between two saves and the fraction of time lost, by Young's formula."""
     return [math.sqrt(2 * saving * failing), math.sqrt(2 * saving / failing)]
 
 
 def scaling(
     ranks: int, megabytes: float, mbit: float, ms: float, batches: int = 1, ratio: float = 1
 ) -> float:
-    """Compute the speed-up of ranks that exchange a gradient, smaller by ``ratio``, after some batches."""
+    """Compute the speed-up with an all-reduce every few batches of gradients compressed by ``ratio``."""
     exchange = 1000 * 2 * (ranks - 1) / ranks * 8 * megabytes / ratio / mbit
     return ranks * batches * ms / (batches * ms + exchange)
 
 
 def step_formula(parameters: float, tokens: int, tflops: float, ranks: int, gbit: float) -> list[float]:
-    """Compute the seconds of computing, and of exchanging fp32 gradients by a ring."""
+    """Compute the seconds of computation, and of a ring all-reduce of fp32 gradients."""
     exchange = 2 * (ranks - 1) / ranks * 4 * parameters / (gbit * 1e9 / 8)
     return [6 * parameters * tokens / (tflops * 1e12), exchange]
 
 
 def strong_scaling(workers: int, computing: float, undivided: float, megabytes: float, rate: float) -> float:
-    """Compute the milliseconds of a step of workers that divide a batch."""
+    """Compute the milliseconds of a step whose batch is divided among workers."""
     return computing / workers + undivided + 1000 * 2 * (workers - 1) / workers * megabytes / rate
 
 
 def workers_left(cpus: list[float], request: float, service: int, workers: int) -> float:
-    """Count the workers that run when pods of a service have the first places."""
+    """Count the workers that run beside a service whose pods are scheduled first."""
     return min(workers, max(0, sum(int(cpu // request) for cpu in cpus) - service))
 
 
 def build(name: str, formula: Callable[..., Any]) -> Exercise:
-    """Make the exercise of a formula, with the cases of its table."""
+    """Build the exercise of a formula from its cases."""
     table = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))[name]
     exercise = Exercise(table["takes"], seconds=5, stub=table["stub"], name=f"{name}_exercise")
     labels = table.get("parts", [])
@@ -89,18 +89,20 @@ def build(name: str, formula: Callable[..., Any]) -> Exercise:
 def _check(exercise: Exercise, formula: Callable[..., Any], labels: list[str], case: Any) -> ExerciseCheck:
     (name,) = exercise.takes
 
-    def check(**written: Answer) -> None:
+    def check(**answers: Answer) -> None:
         drawn = [list(map(_draw, case["draw"])) for _ in range(CALLS)] if "draw" in case else []
         for arguments in [*case.get("calls", []), *drawn]:
             shown = (f"{value:g}" if type(value) is float else f"{value}" for value in arguments)
             call = f"{name}({', '.join(shown)})"
-            result, expected = written[name](*copy.deepcopy(arguments)), formula(*arguments)
+            result, expected = answers[name](*copy.deepcopy(arguments)), formula(*arguments)
             if not labels:
                 near(result, expected, call, case["advice"])
                 continue
             numbers = parts(result, labels, call)
             if _permuted(numbers, expected):
-                raise NotYet(f"{call} returns its numbers in another order than {', '.join(labels)}")
+                raise NotYet(
+                    f"{call} returns its numbers in the wrong order; it should be {', '.join(labels)}"
+                )
             for label, number, value in zip(labels, numbers, expected, strict=True):
                 if label in case.get("only", labels):
                     near(number, value, f"{label} of {call}", case["advice"])
@@ -110,7 +112,7 @@ def _check(exercise: Exercise, formula: Callable[..., Any], labels: list[str], c
 
 
 def _permuted(numbers: list[Any], expected: list[float]) -> bool:
-    """Tell whether numbers are the expected ones, in another order."""
+    """Check whether numbers are the expected ones in another order."""
     if not all(isinstance(number, int | float) for number in numbers):
         return False
     pairs = zip(sorted(numbers), sorted(expected), strict=True)
@@ -121,7 +123,7 @@ def _permuted(numbers: list[Any], expected: list[float]) -> bool:
 
 
 def _draw(values: list[Any]) -> Any:
-    """Draw a number between two, or one of several values."""
+    """Draw an integer between two, or one of several values."""
     between = len(values) == 2 and type(values[0]) is int
     return random.randint(*values) if between else random.choice(values)
 

@@ -1,4 +1,4 @@
-"""22: a published Job for GPUs, repaired for two pods on nodes without any. A dry run; nothing is created."""
+"""22: adapt a published GPU Job to two pods on nodes without GPUs. A dry run; nothing is created."""
 
 from typing import Any
 
@@ -30,24 +30,24 @@ def no_gpu(job: Object, cluster: Cluster) -> None:
     resources = _container(job).get("resources") or {}
     for name in ("limits", "requests"):
         if (resources.get(name) or {}).get(GPU):
-            raise NotYet(f"resources.{name} still has {GPU}: which entry of it goes?")
+            raise NotYet(f"resources.{name} still has {GPU}: remove it")
 
 
-@EXERCISE.check("a node of this cluster may take them")
+@EXERCISE.check("a node of this cluster matches its nodeSelector")
 def placed(job: Object, cluster: Cluster) -> None:
     selector = (field(job, "spec.template.spec") or {}).get("nodeSelector") or {}  # type: ignore[attr-defined]
     labels = [node["metadata"].get("labels") or {} for node in cluster.kube.get_all("Node")]
     if not any(selector.items() <= node.items() for node in labels):
-        raise NotYet(f"nodeSelector asks for nodes with {selector}, and no node here has these labels")
+        raise NotYet(f"nodeSelector requires {selector}, and no node here has these labels")
 
 
-@EXERCISE.check("there are two pods, at the same time")
+@EXERCISE.check("two pods run at the same time")
 def pods(job: Object, cluster: Cluster) -> None:
     expect(field(job, "spec.completions"), PODS, "spec.completions")
     expect(field(job, "spec.parallelism"), PODS, "spec.parallelism")
 
 
-@EXERCISE.check("torchrun waits for as many nodes")
+@EXERCISE.check("torchrun waits for two nodes")
 def world(job: Object, cluster: Cluster) -> None:
     container = _container(job)
     words = [*(container.get("command") or ()), *(container.get("args") or ())]

@@ -1,4 +1,4 @@
-"""01: an Indexed Job of three pods, two at a time, each of which prints its number. It is really run."""
+"""01: an Indexed Job of three pods, two at a time, each of which prints its index. A copy of it is run."""
 
 import copy
 import time
@@ -19,7 +19,7 @@ from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, 
 from trainyard_kit.exercises.sandbox import checking
 
 SECONDS = 90
-LOOK_SECONDS = 2  # without a change, before the kit looks for the cause; and between two looks
+DIAGNOSE_SECONDS = 2  # without a change before the first diagnosis, and between two diagnoses
 CANNOT_START = {
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -29,10 +29,10 @@ CANNOT_START = {
     "ImagePullBackOff",
     "InvalidImageName",
     "RunContainerError",
-}  # of a kubelet: what it tries again without end
+}  # reasons of a kubelet, which retries without a limit
 FREED_BY_OTHERS = {"NoRoom", "TooManyPods", "HostPort", "AntiAffinity", "TopologySpread", "VolumeInUse"}
-NEVER_FREED = "Preemption is not helpful"  # the scheduler: not even if all other pods were gone
-State = dict[str, dict[str, Object]]  # by kind and name, as it is watched
+NEVER_FREED = "Preemption is not helpful"  # the scheduler: not even if all other pods ended
+State = dict[str, dict[str, Object]]  # watched objects by kind and name
 EXERCISE = Exercise("job", "cluster")
 
 
@@ -46,7 +46,7 @@ def accepted(job: Object, cluster: Cluster) -> None:
     dry_run(cluster, job)
 
 
-@EXERCISE.check("three pods have to succeed")
+@EXERCISE.check("three pods must succeed")
 def completions(job: Object, cluster: Cluster) -> None:
     expect(job["spec"].get("completions"), 3, "spec.completions")
 
@@ -56,7 +56,7 @@ def parallelism(job: Object, cluster: Cluster) -> None:
     expect(job["spec"].get("parallelism"), 2, "spec.parallelism")
 
 
-@EXERCISE.check("each pod has a number")
+@EXERCISE.check("each pod has an index")
 def numbered(job: Object, cluster: Cluster) -> None:
     expect(job["spec"].get("completionMode"), "Indexed", "spec.completionMode")
 
@@ -65,55 +65,55 @@ def numbered(job: Object, cluster: Cluster) -> None:
 def restarts(job: Object, cluster: Cluster) -> None:
     policy = job["spec"]["template"]["spec"].get("restartPolicy")
     if policy != "Never":
-        raise NotYet(f"restartPolicy {policy!r} starts the container of a failed pod again: use 'Never'")
+        raise NotYet(f"restartPolicy {policy!r} restarts the container of a failed pod: use 'Never'")
 
 
-@EXERCISE.check("the Job starts by itself")
+@EXERCISE.check("the Job is not suspended")
 def begins(job: Object, cluster: Cluster) -> None:
     if job["spec"].get("suspend"):
-        raise NotYet("spec.suspend suspends the Job until it is changed: leave it out")
+        raise NotYet("spec.suspend keeps the Job from starting: leave it out")
 
 
-@EXERCISE.check("the notebook's last cell finds it")
+@EXERCISE.check("the notebook's clean-up cell finds it")
 def labelled(job: Object, cluster: Cluster) -> None:
     check_label(job, "01")
 
 
-@EXERCISE.check("run on the cluster, each pod prints its number", last=True)
+@EXERCISE.check("on the cluster, each pod prints its index", last=True)
 def runs(job: Object, cluster: Cluster) -> None:
     item = copy.deepcopy(job)
     item["metadata"]["name"] = name = names.unique("exercise")
-    item["spec"].pop("ttlSecondsAfterFinished", None)  # its pods' logs are read first
+    item["spec"].pop("ttlSecondsAfterFinished", None)  # so that the logs of its pods can be read
     item["spec"]["template"].setdefault("spec", {})["terminationGracePeriodSeconds"] = 1
-    item["spec"]["backoffLimit"] = 0  # a container that fails is judged at once
+    item["spec"]["backoffLimit"] = 0  # so that a failed container fails the Job at once
     cluster.kube.create(item)
     try:
-        pods = _ended(Run(cluster.kube, name))
+        pods = _wait_for_pods(Run(cluster.kube, name))
         lines = [[line.text for line in logs.read(cluster.kube, pod)] for pod in pods]
     finally:
         cluster.kube.delete("Job", name)
     if sorted(lines) != [["0"], ["1"], ["2"]]:
-        raise NotYet(f"the pods print {lines}: print only the variable JOB_COMPLETION_INDEX, by a shell")
+        raise NotYet(f"the pods print {lines}: print only the variable JOB_COMPLETION_INDEX, with a shell")
 
 
-def _ended(run: Run) -> list[dict[str, Any]]:
-    """Wait for the end of the Job with a line that moves; return its pods.
+def _wait_for_pods(run: Run) -> list[dict[str, Any]]:
+    """Wait for the end of the Job with a progress line; return its pods.
 
     Raises:
-        NotYet: It fails, a pod of it cannot start, or it takes too long.
+        NotYet: The Job fails, a pod cannot start, or it takes too long.
     """
-    began, shown = time.monotonic(), ["its pods start"]
+    start, shown = time.monotonic(), ["its pods are starting"]
     with checking("running a copy of the Job") as show:
-        move = show(lambda: shown[0])
+        redraw = show(lambda: shown[0])
 
         def report(text: str) -> None:
             shown[0] = text
-            if move:
-                move()
+            if redraw:
+                redraw()
 
         try:
-            ended, hopeless, reason = wait(
-                _explained(run),
+            state, is_permanent, reason = wait(
+                _diagnosed_states(run),
                 until=lambda state: bool({"Complete", "Failed"} & set(_conditions(state[0])) or state[1]),
                 timeout=SECONDS,
                 what="the Job of the exercise",
@@ -123,19 +123,19 @@ def _ended(run: Run) -> list[dict[str, Any]]:
                 resume="kit.check again",
             )
         except WaitTimeout:
-            passed = f"{time.monotonic() - began:.0f} s"
-            raise NotYet(f"its pods have not ended after {passed}: {shown[0]}") from None
-    if hopeless:
+            elapsed = f"{time.monotonic() - start:.0f} s"
+            raise NotYet(f"its pods have not finished after {elapsed}: {shown[0]}") from None
+    if is_permanent:
         raise NotYet(f"its pods cannot start: {reason}")
-    if "Failed" in (conditions := _conditions(ended)):
-        reasons = filter(None, map(pod_states.why, ended["Pod"].values()))
+    if "Failed" in (conditions := _conditions(state)):
+        reasons = filter(None, map(pod_states.why, state["Pod"].values()))
         raise NotYet(f"the Job fails: {next(reasons, '') or conditions['Failed']}")
-    # Listed anew: the Job's watch may be ahead of that of its pods.
+    # The Job's watch may be ahead of the pods' watch, so list the pods.
     return run.kube.get_all("Pod", labels=f"batch.kubernetes.io/job-name={run.name}")
 
 
 def _conditions(state: State) -> dict[str, str]:
-    """List the Job's conditions that hold, with their messages."""
+    """Map the Job's true conditions to their messages."""
     return {
         condition["type"]: condition.get("message", "")
         for job in state["Job"].values()
@@ -149,30 +149,30 @@ def _describe(state: State) -> str:
     return next(waits, "") or ", ".join(map(pod_states.status_word, state["Pod"].values())) or "no pods"
 
 
-def _explained(run: Run) -> Iterator[tuple[State, bool, str]]:
-    """Follow the Job and its pods; beside them, whether none of them can start, and why they do not."""
+def _diagnosed_states(run: Run) -> Iterator[tuple[State, bool, str]]:
+    """Yield states of the Job and its pods, whether waiting is in vain, and why pods do not start."""
     labels = f"batch.kubernetes.io/job-name={run.name}"
     specs = WatchSpec("Job", fields=f"metadata.name={run.name}"), WatchSpec("Pod", labels=labels)
-    before, reason, look_at = "", "", 0.0
+    before, reason, diagnose_at = "", "", 0.0
     for state in watch_objects(run.kube, *specs):
         for pod in state["Pod"].values():
             if pod_states.status_word(pod) in CANNOT_START:
                 yield state, True, pod_states.why(pod)
-        hopeless = False
+        is_permanent = False
         if (now := _describe(state)) != before:
-            before, reason, look_at = now, "", time.monotonic() + LOOK_SECONDS
-        elif time.monotonic() >= look_at and not _running(state):
-            hopeless, reason = _standstill(run)
-            look_at = time.monotonic() + LOOK_SECONDS
-        yield state, hopeless, reason
+            before, reason, diagnose_at = now, "", time.monotonic() + DIAGNOSE_SECONDS
+        elif time.monotonic() >= diagnose_at and not _running(state):
+            is_permanent, reason = _diagnose(run)
+            diagnose_at = time.monotonic() + DIAGNOSE_SECONDS
+        yield state, is_permanent, reason
 
 
 def _running(state: State) -> bool:
     return any(pod["status"].get("phase") in ("Running", "Succeeded") for pod in state["Pod"].values())
 
 
-def _standstill(run: Run) -> tuple[bool, str]:
-    """Find why its pods do not start, and whether waiting cannot help."""
+def _diagnose(run: Run) -> tuple[bool, str]:
+    """Find why its pods do not start, and whether that is permanent."""
     if (cause := run.why().first) is None:
         return False, ""
     freed = cause.kind in FREED_BY_OTHERS and NEVER_FREED not in " ".join(cause.evidence)

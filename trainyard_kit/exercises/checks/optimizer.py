@@ -1,7 +1,7 @@
-"""10: an optimizer for a parameter server, whose gradients are stale. The course's own servers apply them.
+"""10: an optimizer for the stale gradients of a parameter server, run by the course's own server code.
 
-Two shards of a small network receive gradients of the digits, each computed from parameters that are a number
-of versions old: what happens by chance with many workers happens here to each gradient.
+Two shards of a small network receive gradients of the digits, each computed from parameters that are a fixed
+number of versions old: with many workers this happens at random.
 """
 
 import gzip
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import torch
 
 UPDATES, MINIBATCH, ACCURACY, STALE = 400, 50, 0.85, 8
-NOTABLE = 0.2  # of right answers: what another rate gains then is no chance
-FACTORS = (0.01, 0.1, 10, 100)  # of the learning rate, tried for advice
-MOMENTUM, DECAY = 0.5, 0.01  # from here on they are the cause to name
+NOTABLE = 0.2  # gain in accuracy by another learning rate that is not due to chance
+FACTORS = (0.01, 0.1, 10, 100)  # multiples of the learning rate that are tried for advice
+MOMENTUM, DECAY = 0.5, 0.01  # values from which they are named as the cause
 FRESH = "it learns from fresh gradients"
 STUB = """
 def optimizer(parameters):
@@ -33,7 +33,7 @@ EXERCISE = Exercise("optimizer", seconds=60, stub=STUB)
 
 @cache
 def digits() -> "tuple[torch.Tensor, torch.Tensor]":
-    """Read the digits from scikit-learn's file, as its import takes longer: 64 numbers each, and labels."""
+    """Read the digits, N × 64, and their labels from scikit-learn's file, without its slow import."""
     import numpy
     import torch
 
@@ -46,7 +46,7 @@ def digits() -> "tuple[torch.Tensor, torch.Tensor]":
 
 
 def network() -> "torch.nn.Module":
-    """Make the network, always with the same weights."""
+    """Build the network with the same weights each time."""
     import torch
     from torch import nn
 
@@ -56,7 +56,7 @@ def network() -> "torch.nn.Module":
 
 @cache
 def accuracy(optimizer: Answer, staleness: int, factor: float = 1) -> float:
-    """Train on two servers with gradients of this staleness; return the share of right answers.
+    """Train on two servers with gradients of this staleness; return the accuracy from 0 to 1.
 
     The learning rate is multiplied by ``factor``.
     """
@@ -100,7 +100,7 @@ def accuracy(optimizer: Answer, staleness: int, factor: float = 1) -> float:
         return float((model(images).argmax(1) == labels).float().mean())
 
 
-@EXERCISE.check("it returns an optimizer of PyTorch", essential=True)
+@EXERCISE.check("it returns a PyTorch optimizer", essential=True)
 def returns(optimizer: Answer) -> None:
     import torch
 
@@ -111,12 +111,12 @@ def returns(optimizer: Answer) -> None:
         )
 
 
-@EXERCISE.check("it updates the parameters that it is given, and all of them", essential=True)
+@EXERCISE.check("it updates all parameters that it gets, and no others", essential=True)
 def updates(optimizer: Answer) -> None:
     parameters = list(network().parameters())
     updated = [param for group in optimizer(parameters).param_groups for param in group["params"]]
     if {id(parameter) for parameter in updated} != {id(parameter) for parameter in parameters}:
-        raise NotYet("a server calls it with its own part of the model: pass on exactly these parameters")
+        raise NotYet("a server calls it with its own part of the model: pass on exactly those parameters")
 
 
 @EXERCISE.check("a checkpoint can save and restore its state")
@@ -129,39 +129,36 @@ def state(optimizer: Answer) -> None:
 def fresh(optimizer: Answer) -> None:
     measured = accuracy(optimizer, 0)
     if not measured >= ACCURACY:
-        raise NotYet(
-            f"{measured:.0%} are right after {UPDATES} updates, not {ACCURACY:.0%}: {_advise(optimizer, 0)}"
-        )
+        advice = _advise(optimizer, 0)
+        raise NotYet(f"accuracy is {measured:.0%} after {UPDATES} updates, not {ACCURACY:.0%}: {advice}")
 
 
-@EXERCISE.check(f"it learns from gradients that are {STALE} updates old", after=FRESH)
+@EXERCISE.check(f"it learns from gradients that are {STALE} updates stale", after=FRESH)
 def stale(optimizer: Answer) -> None:
     measured = accuracy(optimizer, STALE)
     if not measured >= ACCURACY:
-        raise NotYet(
-            f"{measured:.0%} are right, and should be {ACCURACY:.0%}: workers repeat a step until they see "
-            f"its effect; {_advise(optimizer, STALE)}"
-        )
+        advice = f"workers repeat a step until they see its effect; {_advise(optimizer, STALE)}"
+        raise NotYet(f"accuracy is {measured:.0%}, and should be {ACCURACY:.0%}: {advice}")
 
 
 def _advise(optimizer: Answer, staleness: int) -> str:
-    """Advise on the optimizer's settings, by training with a smaller and with a larger rate."""
+    """Advise on the optimizer's settings after training with other learning rates."""
     groups = optimizer(list(network().parameters())).param_groups
     if any(group.get("maximize") for group in groups):
-        return "maximize=True climbs: leave it out"
+        return "maximize=True increases the loss: leave it out"
     if not all(group["lr"] > 0 for group in groups):
-        return "with this learning rate nothing is learnt: it should be above 0"
+        return "the learning rate must be greater than 0"
     momentum = max(group.get("momentum") or 0 for group in groups)
     if staleness and momentum >= MOMENTUM:
-        return f"momentum={momentum:g} repeats it once more: leave momentum out, and make steps smaller"
+        return f"momentum={momentum:g} amplifies this: leave it out, and take smaller steps"
     measured, factor = max((accuracy(optimizer, staleness, factor), factor) for factor in FACTORS)
     if measured >= ACCURACY or measured > accuracy(optimizer, staleness) + NOTABLE:
         rate, better = groups[0]["lr"], groups[0]["lr"] * factor
         size = "large" if factor < 1 else "small"
-        return f"steps are too {size}: lr is {rate:g}, and {better:g} gives {measured:.0%}"
+        return f"the steps are too {size}: lr is {rate:g}, and {better:g} gives {measured:.0%}"
     if any((group.get("weight_decay") or 0) >= DECAY for group in groups):
-        return "weight_decay pulls the weights to 0 faster than they learn: leave it out"
+        return "weight_decay shrinks the weights faster than they learn: leave it out"
     return (
-        f"no rate helps from {FACTORS[0]:g} to {FACTORS[-1]:g} times this one: "
-        "take another optimizer, such as torch.optim.SGD(parameters, lr=…)"
+        f"no learning rate from {FACTORS[0]:g} to {FACTORS[-1]:g} times this one helps: "
+        "use another optimizer, such as torch.optim.SGD(parameters, lr=…)"
     )

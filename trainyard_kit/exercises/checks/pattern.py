@@ -1,4 +1,4 @@
-"""07: a regular expression that finds step and loss in the output of a program that prints its own way."""
+"""07: a regular expression for the step and the loss in a program's own log format."""
 
 import re
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ EXERCISE = Exercise(
     seconds=5,
     text=True,
     stub=r"TODO (?P<step>\d+) TODO",
-    endless=r"a group that repeats what repeats, as (\S+)+, divides a line in every way; one + is enough",
+    endless=r"nested repetition such as (\S+)+ tries every division of a line; one + is enough",
 )
-# What the notebook shows; and lines of a longer run, which it does not.
+# The lines that the notebook shows, and lines of a longer run that it does not show.
 SHOWN = """\
 12:04:31 [train] ep 0, it 50/700 | lr 2.0e-03 | nll 1.8412e+00 | 911 img/s
 12:04:33 [train] ep 0, it 100/700 | lr 2.0e-03 | nll 9.2071e-01 | 934 img/s
@@ -30,33 +30,33 @@ loading 700 batches from /data
 """
 TRAINED = {50: 1.8412, 100: 0.92071, 150: 0.7714}
 TRAINED_LONGER = {9050: 0.04, 10050: 0.0035}
-LONGEST = 1000  # characters of a pattern that is looked at
+MAX_CHARACTERS = 1000  # of a pattern that are examined
 
 
-def found(pattern: str, text: str = SHOWN) -> list[dict[str, object]]:
-    """Find what the kit would: the fields of each line that matches."""
+def events(pattern: str, text: str = SHOWN) -> list[dict[str, object]]:
+    """List the fields of each matching line, as the kit parses them."""
     lines = [Line("2026-01-01T00:00:00Z", line) for line in text.splitlines()]
     return [event.fields for event in parse_text({0: lines}, pattern)]
 
 
 def training(pattern: str) -> list[dict[str, object]]:
-    """Find in the training lines alone."""
-    return found(pattern, "\n".join(line for line in SHOWN.splitlines() if "[train]" in line))
+    """List the fields of the training lines."""
+    return events(pattern, "\n".join(line for line in SHOWN.splitlines() if "[train]" in line))
 
 
 def unescaped(pattern: str) -> str:
-    """Name the characters of the log's lines that mean something else in the pattern; or nothing.
+    """Name the characters of the log that have a special meaning in the pattern; empty if there are none.
 
     Example:
         >>> unescaped(r"[train] it (?P<step>\\d+) | nll")
-        '; [train] means one of the letters t, r, a, i, n: write \\\\[train\\\\]; | means "or": write \\\\|'
+        '; [train] matches one of the letters t, r, a, i, n: write \\\\[train\\\\]; | means "or": write \\\\|'
     """
-    message, pattern = "", pattern[:LONGEST]
+    message, pattern = "", pattern[:MAX_CHARACTERS]
     for letters in re.findall(r"(?<!\\)\[([a-z]{3,})\\?\]", pattern):
-        message += f"; [{letters}] means one of the letters {', '.join(dict.fromkeys(letters))}"
+        message += f"; [{letters}] matches one of the letters {', '.join(dict.fromkeys(letters))}"
         message += rf": write \[{letters}\]"
     if re.search(r"(?<!\\)(?:\\\\)*\[[^\]]*$", pattern):
-        message += r"; [ opens a set of characters that no ] closes: write \["
+        message += r"; [ opens a character class that no ] closes: write \["
     outside = re.sub(r"\\.|\[[^\]]*\]", "", pattern)
     while outside != (outside := re.sub(r"\([^()]*\)", "", outside)):
         pass
@@ -72,31 +72,31 @@ def values(rows: Sequence[dict[str, object]], group: str) -> str:
 @EXERCISE.check("it is a regular expression with the groups step and loss", essential=True)
 def is_pattern(pattern: str) -> None:
     try:
-        found(pattern)
+        events(pattern)
     except BadInput as error:
-        if "names no number" not in error.what:
-            syntax = "; Python names a group by (?P<step>…)" if re.search(r"\(\?<[a-z]", pattern) else ""
+        if "has no named group" not in error.what:
+            syntax = "; Python names a group with (?P<step>…)" if re.search(r"\(\?<[a-z]", pattern) else ""
             raise NotYet(error.what + syntax + unescaped(pattern)) from None
     missing = [f"(?P<{name}>…)" for name in ("step", "loss") if name not in re.compile(pattern).groupindex]
     if missing:
-        raise NotYet(f"name a group for each number: {' and '.join(missing)} is missing" + unescaped(pattern))
+        raise NotYet(f"name a group for each number: missing {' and '.join(missing)}" + unescaped(pattern))
 
 
-@EXERCISE.check("each line of the training is found", essential=True)
+@EXERCISE.check("each training line matches", essential=True)
 def each_line(pattern: str) -> None:
     if (number := len(training(pattern))) != len(TRAINED):
-        lost = next(line for line in SHOWN.splitlines() if "[train]" in line and not found(pattern, line))
+        lost = next(line for line in SHOWN.splitlines() if "[train]" in line and not events(pattern, line))
         hint = unescaped(pattern) or f"; compare the spaces, bars and signs of {lost[9:]}"
         raise NotYet(f"{number} of {len(TRAINED)} lines match{hint}")
 
 
-@EXERCISE.check("step is the number of the iteration")
+@EXERCISE.check("step is the iteration")
 def steps(pattern: str) -> None:
     rows = training(pattern)
     if [row.get("step") for row in rows] != list(TRAINED):
-        hint = "what is before it?"
+        hint = "what comes before it?"
         if all(str(step).endswith(str(row.get("step"))) for step, row in zip(TRAINED, rows, strict=True)):
-            hint = ".* before the group takes its first digits, too: write the word before it"
+            hint = ".* before the group also matches its first digits: write the word before it"
         raise NotYet(
             f"step is {values(rows, 'step')}, and should be 50, 100, 150: {hint}" + unescaped(pattern)
         )
@@ -111,18 +111,20 @@ def losses(pattern: str) -> None:
         )
 
 
-@EXERCISE.check("lines of the validation are left out")
+@EXERCISE.check("validation lines do not match")
 def no_validation(pattern: str) -> None:
-    if len(found(pattern)) > len(TRAINED):
-        message = "the line with [valid] matches as well: say which kind of line you mean"
+    if len(events(pattern)) > len(TRAINED):
+        message = "the line with [valid] matches as well: include the kind of line in the pattern"
         if pattern.startswith("(?!"):
-            message = "the search begins anew within a line, behind what (?!…) refuses: write ^ before it"
+            message = (
+                "the search continues within the line, behind the text that (?!…) excludes: write ^ before it"
+            )
         raise NotYet(message + unescaped(pattern))
 
 
-@EXERCISE.check("it also reads a longer run", last=True)
+@EXERCISE.check("it also matches a longer run", last=True)
 def longer(pattern: str) -> None:
-    rows = found(pattern, LONGER)
+    rows = events(pattern, LONGER)
     if {row.get("step"): row.get("loss") for row in rows} != TRAINED_LONGER:
         numbers = f"step {values(rows, 'step') or 'nothing'} and loss {values(rows, 'loss') or 'nothing'}"
-        raise NotYet(f"of a longer run it reads {numbers}: numbers may have more digits, and 700 be another")
+        raise NotYet(f"for a longer run it finds {numbers}: numbers may have more digits, and 700 may differ")

@@ -1,4 +1,4 @@
-"""11: a PriorityClass between two others. The API server judges it in a dry run; nothing is created."""
+"""11: a PriorityClass between two others. A dry run; nothing is created."""
 
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
@@ -25,29 +25,31 @@ def accepted(priority_class: Object, cluster: Cluster) -> None:
     dry_run(cluster, priority_class)
 
 
-@EXERCISE.check("its pods come before those of low, and after those of high")
+@EXERCISE.check("its pods come before those of low and after those of high")
 def between(priority_class: Object, cluster: Cluster) -> None:
     try:
         low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
     except KitError as error:
-        raise NotYet("the cluster has no classes low and high: run the cell that applies them") from error
+        raise NotYet(
+            "the cluster has no PriorityClasses low and high: run the cell that applies them"
+        ) from error
     value = priority_class.get("value", 0)
     if value in (low, high):
         name = "low" if value == low else "high"
-        raise NotYet(f"value is {value}, as that of {name}, and should be between {low} and {high}")
+        raise NotYet(f"value is {value}, the same as for {name}, and should be between {low} and {high}")
     if not low < value < high:
         raise NotYet(f"value is {describe(value)}, and should be between {low} and {high}")
 
 
-@EXERCISE.check("its pods wait, and preempt no others")
+@EXERCISE.check("its pods wait and do not preempt others")
 def waits(priority_class: Object, cluster: Cluster) -> None:
     if priority_class.get("preemptionPolicy") != "Never":
         raise NotYet(
-            "by default a class preempts: which value of preemptionPolicy lets its pods wait in the queue?"
+            "its pods preempt others by default: which preemptionPolicy lets them wait in the queue?"
         )
 
 
-@EXERCISE.check("pods that name no class do not get it")
+@EXERCISE.check("it is not the default for pods without a class")
 def not_default(priority_class: Object, cluster: Cluster) -> None:
     if priority_class.get("globalDefault"):
-        raise NotYet("with globalDefault every pod of the cluster without a class would get it: leave it out")
+        raise NotYet("with globalDefault every pod of the cluster without a class gets it: leave it out")

@@ -1,4 +1,4 @@
-"""09: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
+"""09: turn a Deployment into a PyTorchJob. The operator's CRD and webhook validate it in a dry run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ EXERCISE = Exercise("job", "deployment", "cluster")
 
 
 def containers(job: Object) -> list[Mapping[str, Any]]:
-    """Return the operator's container of the master and of the workers, or else their first."""
+    """Return the containers named ``pytorch`` of the master and the workers, or else the first ones."""
     chosen = []
     for role in ("Master", "Worker"):
         path = f"{REPLICAS}.{role}.template.spec.containers"
@@ -30,7 +30,7 @@ def kind(job: Object, deployment: Object, cluster: Cluster) -> None:
         raise NotYet(UNTOUCHED)
 
 
-@EXERCISE.check("it has a Master and Workers with a pod template each", essential=True)
+@EXERCISE.check("it has a Master and Workers, each with a pod template", essential=True)
 def replicas(job: Object, deployment: Object, cluster: Cluster) -> None:
     specs = field(job, REPLICAS)
     if not isinstance(specs, dict) or set(specs) != {"Master", "Worker"}:
@@ -41,9 +41,8 @@ def replicas(job: Object, deployment: Object, cluster: Cluster) -> None:
 
 @EXERCISE.check("the operator's container is called pytorch")
 def names(job: Object, deployment: Object, cluster: Cluster) -> None:
-    if wrong := [
-        container.get("name") for container in containers(job) if container.get("name") != "pytorch"
-    ]:
+    container_names = [container.get("name") for container in containers(job)]
+    if wrong := [name for name in container_names if name != "pytorch"]:
         raise NotYet(
             f"a container is called {wrong[0]!r}: the operator sets variables only in one called 'pytorch'"
         )
@@ -54,26 +53,26 @@ def accepted(job: Object, deployment: Object, cluster: Cluster) -> None:
     dry_run(cluster, job)
 
 
-@EXERCISE.check("as many pods as the Deployment had")
+@EXERCISE.check("it has as many pods as the Deployment")
 def pods(job: Object, deployment: Object, cluster: Cluster) -> None:
     if (job["spec"].get("runPolicy") or {}).get("suspend"):
-        raise NotYet("runPolicy.suspend creates no pods until it is changed: leave it out")
+        raise NotYet("runPolicy.suspend keeps pods from being created: leave it out")
     counts = [mapping(job, f"{REPLICAS}.{role}").get("replicas", 1) for role in ("Master", "Worker")]
     expect(sum(counts), deployment["spec"]["replicas"], f"the number of pods, {counts[0]} + {counts[1]},")
 
 
-@EXERCISE.check("the same image and the same command in all of them")
+@EXERCISE.check("all of them have the Deployment's image and command")
 def same(job: Object, deployment: Object, cluster: Cluster) -> None:
-    wanted = mapping(deployment, "spec.template.spec.containers.0")
+    expected = mapping(deployment, "spec.template.spec.containers.0")
     for container in containers(job):
-        expect(container.get("image"), wanted.get("image"), "a container's image")
+        expect(container.get("image"), expected.get("image"), "a container's image")
         if not container.get("command"):
-            raise NotYet("a container has no command, so its image's own would run: keep the Deployment's")
+            raise NotYet("a container has no command, so that of its image would run: keep the Deployment's")
         words = [*container["command"], *(container.get("args") or ())]
-        expect(words, wanted.get("command"), "a container's command")
+        expect(words, expected.get("command"), "a container's command")
 
 
-@EXERCISE.check("a rank that fails is not restarted alone")
+@EXERCISE.check("a failed rank is not restarted on its own")
 def restarts(job: Object, deployment: Object, cluster: Cluster) -> None:
     for role in ("Master", "Worker"):
         policy = mapping(job, f"{REPLICAS}.{role}").get("restartPolicy")

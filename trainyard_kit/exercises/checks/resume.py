@@ -1,4 +1,4 @@
-"""23: resume on two ranks what four have saved. Ranks are forked processes: none imports torch anew."""
+"""23: resume on two ranks from a checkpoint of four. Ranks are forked, so that none imports torch again."""
 
 import importlib
 import multiprocessing
@@ -23,9 +23,14 @@ from torch.distributed.tensor import DTensor
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe, explain
 
 BEFORE, NOW, SECONDS = 4, 2, 30
-STEPS = random.randrange(4, 20)  # drawn: no constant is the step that was saved
-FIRST_RATE, LAST_RATE = 0.05, 0.02  # a schedule has changed it: no tensor, so loading alone leaves it out
-LEFT_ALONE = re.compile("[Tt]imed out|(?:closed|reset) by peer|gloo/transport")  # gloo, of one that left
+STEPS = random.randrange(4, 20)  # random, so that no constant is the saved step
+FIRST_RATE, LAST_RATE = (
+    0.05,
+    0.02,
+)  # changed by a schedule; not a tensor, so loading alone does not restore it
+PEER_LOST = re.compile(
+    "[Tt]imed out|(?:closed|reset) by peer|gloo/transport"
+)  # gloo's errors about a rank that exited
 MISSING = re.compile(r"Missing key in checkpoint state_dict: (\S+?)\.?$")
 STUB = '''
 def resume(model, optimizer, folder):
@@ -33,12 +38,12 @@ def resume(model, optimizer, folder):
     return 0
 '''
 EXERCISE = Exercise(
-    "resume", seconds=60, stub=STUB, endless="does a rank wait for what the other never calls?"
+    "resume", seconds=60, stub=STUB, endless="does a rank wait for a call that the other never makes?"
 )
 
 
 def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Make a model that is split over the ranks, and its optimizer."""
+    """Build a model that is sharded over the ranks, and its optimizer."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -48,7 +53,7 @@ def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
-    """Take a step that has the same images on any number of ranks."""
+    """Take a step on the same images for any number of ranks."""
     images = torch.randn(16, 8, generator=torch.Generator().manual_seed(number))
     (model(images) - images.roll(1, 1)).square().mean().backward()
     optimizer.step()
@@ -61,28 +66,28 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
 
 
 def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return both moments of all parameters, as far as the optimizer has them."""
+    """Return both moments of all parameters that have them."""
     states = [optimizer.state.get(weight, {}) for weight in optimizer.param_groups[0]["params"]]
     both = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq") if name in state]
     return [moment.full_tensor().clone() for moment in both]
 
 
 def interrupted(folder: Path) -> dict[str, Any]:
-    """Train, save, and take the step after that."""
+    """Train, save, and take the next step."""
     model, optimizer = build(seed=1)
     for number in range(STEPS):
         step(model, optimizer, number)
     for group in optimizer.param_groups:
         group["lr"] = LAST_RATE
-    saved, state = get_state_dict(model, optimizer)
-    checkpoint.save({"model": saved, "optimizer": state, "step": STEPS}, checkpoint_id=folder)
-    found = {"weights": weights(model), "moments": moments(optimizer)}
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    checkpoint.save({"model": model_state, "optimizer": optimizer_state, "step": STEPS}, checkpoint_id=folder)
+    state = {"weights": weights(model), "moments": moments(optimizer)}
     step(model, optimizer, STEPS)
-    return found | {"next": weights(model)}
+    return state | {"next": weights(model)}
 
 
 def resumed(resume: Callable[..., Any], folder: Path) -> dict[str, Any]:
-    """Let the learner's function load what was saved, and take the step after that."""
+    """Let the learner's function load the checkpoint, and take the next step."""
     model, optimizer = build(seed=2)
     returned = resume(model, optimizer, str(folder))
     kind = "step" if type(returned) is int else "other"
@@ -95,20 +100,20 @@ def resumed(resume: Callable[..., Any], folder: Path) -> dict[str, Any]:
 
 def _rank(rank: int, ranks: int, function: Callable[..., Any], folder: Path) -> None:
     torch.set_num_threads(1)
-    meet = f"file://{folder}/meet-{ranks}"
+    store = f"file://{folder}/store-{ranks}"
     dist.init_process_group(
-        "gloo", init_method=meet, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS)
+        "gloo", init_method=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS)
     )
     try:
         outcome = function()
-    except BaseException as error:  # noqa: BLE001 CheckpointException is no Exception
+    except BaseException as error:  # noqa: BLE001 CheckpointException is not an Exception
         outcome = {"error": explain(error)}
     torch.save(outcome, folder / f"{ranks}-{rank}.part")
     (folder / f"{ranks}-{rank}.part").rename(folder / f"{ranks}-{rank}")
 
 
 def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dict[str, Any]]:
-    """Call a function on so many ranks."""
+    """Call a function on a number of ranks; return their results."""
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=_rank, args=(rank, ranks, function, folder)) for rank in range(ranks)]
     for process in processes:
@@ -116,12 +121,12 @@ def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dic
     for process in processes:
         process.join(SECONDS)
     outcomes = [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{ranks}-?"))]
-    for process in processes:  # all before one is waited for: gloo aborts a rank that another has left
+    for process in processes:  # all before the first join: gloo aborts a rank whose peer exits
         process.kill()
     for process in processes:
         process.join()
     errors = [result["error"] for result in outcomes if "error" in result]
-    reasons = [error for error in errors if not LEFT_ALONE.search(error)]  # of the rank that left, if one did
+    reasons = [error for error in errors if not PEER_LOST.search(error)]  # of the rank that caused it
     if reasons and (missing := MISSING.search(reasons[0])):
         raise NotYet(
             f"the checkpoint has no {missing[1]}: its keys are model, optimizer and step, and below them the "
@@ -129,7 +134,7 @@ def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dic
         )
     if reasons:
         folder_hint = (
-            ": pass the folder by its name, checkpoint_id=folder" if "read_metadata" in reasons[0] else ""
+            ": pass the folder by keyword, checkpoint_id=folder" if "read_metadata" in reasons[0] else ""
         )
         raise NotYet(reasons[0] + folder_hint)
     if errors or len(outcomes) < ranks:
@@ -141,8 +146,8 @@ def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dic
 
 @lru_cache(maxsize=1)
 def saved() -> tuple[tempfile.TemporaryDirectory[str], dict[str, Any]]:
-    """Return the folder with the checkpoint of four ranks, and what they had."""
-    importlib.import_module("torch._dynamo")  # what fully_shard imports: once, not on each rank
+    """Return the directory with the checkpoint of four ranks, and their state."""
+    importlib.import_module("torch._dynamo")  # fully_shard imports it: do so once, not on each rank
     folder = tempfile.TemporaryDirectory(prefix="exercise-")
     checkpoint = Path(folder.name, "checkpoint")
     return folder, on_ranks(BEFORE, lambda: interrupted(checkpoint), Path(folder.name))[0]
@@ -150,7 +155,7 @@ def saved() -> tuple[tempfile.TemporaryDirectory[str], dict[str, Any]]:
 
 @lru_cache(maxsize=1)
 def run(resume: Callable[..., Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return what four ranks saved, and what each of two has after the learner's function."""
+    """Return the state saved by four ranks, and that of two ranks after the learner's function."""
     folder, before = saved()
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder_name:
         return before, on_ranks(
@@ -164,7 +169,7 @@ def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
     )
 
 
-@EXERCISE.check("both ranks come to its end", essential=True)
+@EXERCISE.check("both ranks finish", essential=True)
 def ends(resume: Answer) -> None:
     run(resume)
 
@@ -173,7 +178,7 @@ def ends(resume: Answer) -> None:
 def loads_weights(resume: Answer) -> None:
     before, now = run(resume)
     if not all(same(rank["weights"], before["weights"]) for rank in now):
-        raise NotYet("the weights are others: checkpoint.load fills the dict of get_state_dict, in place")
+        raise NotYet("the weights differ: checkpoint.load fills the dict of get_state_dict in place")
 
 
 @EXERCISE.check("the optimizer has the moments that were saved")
@@ -182,26 +187,28 @@ def loads_moments(resume: Answer) -> None:
     if not all(same(rank["moments"], before["moments"]) for rank in now):
         if not any(rank["moments"] for rank in now):
             raise NotYet(
-                "the optimizer has no moments: a new one has none to fill in, but get_state_dict makes them; "
-                "then load the key optimizer, and set it by set_state_dict"
+                "the optimizer has no moments: a new one has none to fill, but get_state_dict creates them; "
+                "then load the key optimizer, and restore it with set_state_dict"
             )
-        raise NotYet("Adam starts from zero: load the key optimizer as well, and set it by set_state_dict")
+        raise NotYet(
+            "Adam starts from zero: load the key optimizer as well, and restore it with set_state_dict"
+        )
 
 
-@EXERCISE.check("it returns the step to go on with")
+@EXERCISE.check("it returns the step to resume with")
 def returns_step(resume: Answer) -> None:
     for rank in run(resume)[1]:
         if rank.get("step") != STEPS:
             step = rank.get("step", rank.get("other"))
             advice = (
-                "return it" if step == "None" else
-                "it is the number of the next step already" if step == STEPS + 1 else
-                "checkpoint.load puts it into the dict that it is given, under the key step"
+                "return the loaded step" if step == "None" else
+                "the saved number is already that of the next step" if step == STEPS + 1 else
+                "checkpoint.load stores it in the dict under the key step"
             )  # fmt: skip
-            raise NotYet(f"it returns {step} where step {STEPS} comes next: {advice}")
+            raise NotYet(f"it returns {step}, and should return {STEPS}: {advice}")
 
 
-@EXERCISE.check("the next step is that of a run without an interruption", last=True)
+@EXERCISE.check("the next step is that of an uninterrupted run", last=True)
 def goes_on(resume: Answer) -> None:
     before, now = run(resume)
     if not all(same(rank["next"], before["next"]) for rank in now):
@@ -209,9 +216,9 @@ def goes_on(resume: Answer) -> None:
         if rates != [LAST_RATE]:
             shown = ", ".join(f"{rate:g}" for rate in rates)
             raise NotYet(
-                f"the learning rate is {shown}, and was {LAST_RATE:g}: it is no tensor, so loading alone "
-                "leaves it out; set_state_dict puts it back"
+                f"the learning rate is {shown}, and was {LAST_RATE:g}: it is not a tensor, so loading alone "
+                "does not restore it; set_state_dict does"
             )
         raise NotYet(
-            "after the next step the weights differ: put back what get_state_dict returned by set_state_dict"
+            "the weights differ after the next step: restore both dicts of get_state_dict with set_state_dict"
         )
