@@ -32,7 +32,7 @@ RUNS = {
         "digits-function",
     ],
     "10": ["mnist", "mnist-test", "mnist-lab"],
-    "11": ["mnist-low", "mnist-first"],
+    "11": ["mnist-low"],
     "12": ["test-cifar10"],
 }
 WITHOUT = ("store", "ps", "master")
