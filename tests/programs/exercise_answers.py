@@ -92,3 +92,14 @@ BUBBLE = """
     def bubble(stages, micro_batches):
         return (stages - 1) / (micro_batches + stages - 1)
 """
+COST = """
+    def predict(hours, nodes, price, control_plane, starting):
+        total = hours / nodes + starting
+        return total, total * (nodes * price + control_plane)
+"""
+REPEATED = """
+    def predict(survivors, ended, every, step_seconds, megabytes, mb_per_s):
+        if survivors:
+            return 0, 0
+        return ended % every, megabytes / mb_per_s + ended % every * step_seconds
+"""

@@ -21,7 +21,7 @@ from solutions import fold, unfold  # noqa: E402
 from store_outputs import MAX_BYTES, TYPES, digest  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-# Published recipes: no lesson; an exercise where one earns its place.
+# Published recipes and accounts: an exercise, but not all parts of a lesson.
 APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_commands")
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
 TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12", "14", "15", "23")
@@ -45,9 +45,9 @@ def notebook(path):
 
 @pytest.fixture
 def lesson(path):
-    """Skip an appendix, which runs a published recipe and asks nothing of its reader."""
+    """Skip an appendix, which has an exercise but not all parts of a lesson."""
     if path.stem in APPENDICES:
-        pytest.skip("an appendix has no exercise")
+        pytest.skip("an appendix is no whole lesson")
 
 
 @pytest.fixture
@@ -195,7 +195,6 @@ def test_nbval_compares_the_outputs_of_at_least_60_cells():
     assert sum(CHECKED in tags(cell) for notebook in notebooks for cell in code_cells(notebook)) >= 60
 
 
-@pytest.mark.usefixtures("lesson")
 def test_an_exercise_is_followed_by_its_solution_which_ends_with_an_assert(notebook):
     cells = notebook.cells
     exercises = [index for index, cell in enumerate(cells) if "exercise" in tags(cell)]
@@ -211,7 +210,6 @@ def test_solutions_are_folded_as_the_tools_fold_them(path, notebook):
     assert [cell.source for cell in stored.cells] == [cell.source for cell in fold(notebook).cells]
 
 
-@pytest.mark.usefixtures("lesson")
 def test_something_is_to_be_written_and_the_kit_checks_it_where_it_is_and_its_solution(notebook, number):
     """Two hints come before the cell with the TODO, its solution after it."""
     cells, call = notebook.cells, f'kit.check("{number}", '
@@ -234,7 +232,6 @@ def loads_and_stores(code):
     return unset | set().union(*inner) - bound, bound
 
 
-@pytest.mark.usefixtures("lesson")
 def test_an_exercise_runs_after_the_set_up_cells_and_the_sections_that_its_text_names(notebook):
     """In a fresh kernel: no name is missing, neither in the exercise nor in a section that it names."""
     for place, (exercise, text, _) in enumerate(sections(notebook)):

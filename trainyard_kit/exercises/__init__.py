@@ -15,7 +15,7 @@ from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checklist import UNTOUCHED, Checklist, Exercise
 
 EXERCISES = {
-    "00": "amdahl",
+    "00": "formulas.amdahl",
     "01": "job",
     "02": "atomic_save",
     "03": "dockerfile",
@@ -41,6 +41,8 @@ EXERCISES = {
     "18": "formulas.bubble",
     "19": "autoscaler",
     "19-lora": "formulas.lora",
+    "20": "formulas.cost",
+    "21": "formulas.repeated",
     "22": "gpu_job",
     "23": "resume",
     "23-interval": "formulas.interval",

@@ -5,7 +5,9 @@ exception comes from the learner's code and is shown with the line that raised i
 """
 
 import ast
+import inspect
 import linecache
+import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -205,6 +207,8 @@ def describe(value: object) -> str:
     """Name a value briefly: ``None``, ``'TODO'``, ``a list of 3``."""
     if isinstance(value, list | tuple | dict | set) and value:
         return f"a {type(value).__name__} of {len(value)}"
+    if inspect.isgenerator(value):
+        return "a generator"
     text = repr(value)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:50]} …"
 
@@ -245,9 +249,20 @@ def near(result: object, expected: float, call: str, advice: str) -> None:
             raise TypeError
         number = float(result)  # of NumPy, of a tensor, a fraction
     except (TypeError, ValueError):
-        raise NotYet(f"{call} is {describe(result)}, and should be a number") from None
+        hint = ": return it" if result is None else ""
+        raise NotYet(f"{call} is {describe(result)}, and should be a number{hint}") from None
     if not abs(number - expected) <= max(1e-3 * abs(expected), 1e-9):  # nor is it nan
+        if number in _rounded(expected):
+            advice = "do not round it"
+        elif math.isclose(number, 100 * expected, rel_tol=1e-3):
+            advice = "it is a hundred times as much, like a percentage, or cents"
         raise NotYet(f"{call} is {number:.6g}, and should be {expected:.6g}: {advice}")
+
+
+def _rounded(value: float) -> set[float]:
+    """List the results of rounding a number that are seldom those of another mistake."""
+    whole: set[float] = {math.floor(value), math.ceil(value)} if value > 5 else set()
+    return whole | {number for digits in range(1, 5) if (number := round(float(value), digits)) % 1}
 
 
 def parts(result: object, names: Sequence[str], call: str) -> list[object]:

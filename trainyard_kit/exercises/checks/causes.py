@@ -49,7 +49,7 @@ def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
     if (failure := str(written).strip().lower()) not in FAILURES:
         raise NotYet(f"{written!r} is none of {', '.join(FAILURES)}")
     if isinstance(rank, bool) or not isinstance(rank, Integral) or not 0 <= int(rank) < ranks:
-        raise NotYet(f"the rank is {describe(rank)}, and should be a number from 0 to {ranks - 1}")
+        raise NotYet(f"the rank is {describe(rank)}, and should be an integer from 0 to {ranks - 1}")
     if failure != expected:
         raise NotYet(f"not {failure}: {AGAINST[failure]}")
     if rank != culprit:

@@ -1,6 +1,7 @@
-"""05, 06, 11, 14, 15, 17 to 19, 23, 24: predict with a formula; the cases are in `formulas.toml`.
+"""00, 05, 06, 11, 14, 15, 17 to 21, 23, 24: predict with a formula; the cases are in `formulas.toml`.
 
-Sources: strong scaling: Amdahl, 1967. Ring all-reduce: Patarasuk and Yuan, 2009. Bytes per parameter:
+Sources: strong scaling: Gene Amdahl, "Validity of the single processor approach to achieving large scale
+computing capabilities", 1967. Ring all-reduce: Patarasuk and Yuan, 2009. Bytes per parameter:
 Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs per parameter and token: Kaplan et al., 2020, section
 2.1. Pipeline bubble: Huang et al., GPipe, 2019, section 2.2. GPU slices: NVIDIA's MIG user guide. Low-rank
 matrices: Hu et al., LoRA, 2021, section 4.1.
@@ -19,9 +20,20 @@ from trainyard_kit.exercises.checklist import Answer, Exercise, ExerciseCheck, N
 CALLS = 20
 
 
+def amdahl(share: float, workers: int) -> float:
+    """Compute the speed-up of workers that divide a share of the work."""
+    return 1 / (1 - share + share / workers)
+
+
 def bubble(stages: int, micro_batches: int) -> float:
     """Compute the fraction of a step for which a pipeline stage is idle."""
     return (stages - 1) / (micro_batches + stages - 1)
+
+
+def cost(hours: float, nodes: int, price: float, control_plane: float, starting: float) -> list[float]:
+    """Compute the hours for which a cluster exists, and what they cost."""
+    total = hours / nodes + starting
+    return [total, total * (nodes * price + control_plane)]
 
 
 def epoch(images: int, batch_size: int, workers: int, ms_per_image: float) -> list[float]:
@@ -39,6 +51,14 @@ def partitions(taken: list[list[int]], wanted: list[int]) -> float:
     """Count the MIG partitions that still fit into seven compute and eight memory slices."""
     compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)
     return min(compute // wanted[0], memory // wanted[1])
+
+
+def repeated(
+    survivors: int, ended: int, every: int, step_seconds: float, megabytes: float, mb_per_s: float
+) -> list[float]:
+    """Count the steps that a run repeats after a loss, and compute the seconds until it is where it was."""
+    steps = 0 if survivors else ended % every
+    return [steps, 0 if survivors else megabytes / mb_per_s + steps * step_seconds]
 
 
 def rank_memory(parameters: int, ranks: int, split: bool) -> list[float]:
@@ -81,12 +101,17 @@ def build(name: str, formula: Callable[..., Any]) -> Exercise:
     table = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))[name]
     exercise = Exercise(table["takes"], seconds=5, stub=table["stub"], name=f"{name}_exercise")
     labels = table.get("parts", [])
+    previous: dict[str, str] = {}  # what follows from a mistake is not called one of its own
     for case in table["checks"]:
-        exercise.checks.append(_check(exercise, formula, labels, case))
+        same = f"{case.get('only')}"
+        exercise.checks.append(_check(exercise, formula, labels, case, after=previous.get(same, "")))
+        previous[same] = case["name"]
     return exercise
 
 
-def _check(exercise: Exercise, formula: Callable[..., Any], labels: list[str], case: Any) -> ExerciseCheck:
+def _check(
+    exercise: Exercise, formula: Callable[..., Any], labels: list[str], case: Any, *, after: str
+) -> ExerciseCheck:
     (name,) = exercise.takes
 
     def check(**answers: Answer) -> None:
@@ -108,7 +133,7 @@ def _check(exercise: Exercise, formula: Callable[..., Any], labels: list[str], c
                     near(number, value, f"{label} of {call}", case["advice"])
 
     essential, last = case.get("essential", False), "draw" in case
-    return ExerciseCheck(case["name"], check, essential, last)
+    return ExerciseCheck(case["name"], check, essential, last, after)
 
 
 def _permuted(numbers: list[Any], expected: list[float]) -> bool:
@@ -129,12 +154,15 @@ def _draw(values: list[Any]) -> Any:
 
 
 FORMULAS = (
+    amdahl,
     bubble,
+    cost,
     epoch,
     interval,
     lora,
     partitions,
     rank_memory,
+    repeated,
     scaling,
     step_formula,
     strong_scaling,

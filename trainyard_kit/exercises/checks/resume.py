@@ -133,10 +133,10 @@ def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dic
             "names that get_state_dict(model, optimizer) returns"
         )
     if reasons:
-        folder_hint = (
-            ": pass the folder by keyword, checkpoint_id=folder" if "read_metadata" in reasons[0] else ""
-        )
+        folder_hint = ": pass the folder by keyword, checkpoint_id=folder" if "metadata" in reasons[0] else ""
         raise NotYet(reasons[0] + folder_hint)
+    if not outcomes:
+        raise NotYet("no rank finishes: look for a loop that does not end")
     if errors or len(outcomes) < ranks:
         raise NotYet(
             "a rank waits for another: all ranks call get_state_dict, checkpoint.load and set_state_dict"
@@ -203,6 +203,7 @@ def returns_step(resume: Answer) -> None:
             advice = (
                 "return the loaded step" if step == "None" else
                 "the saved number is already that of the next step" if step == STEPS + 1 else
+                "it is not an int" if "other" in rank and step.strip("'.0") == f"{STEPS}" else
                 "checkpoint.load stores it in the dict under the key step"
             )  # fmt: skip
             raise NotYet(f"it returns {step}, and should return {STEPS}: {advice}")
