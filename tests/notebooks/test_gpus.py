@@ -31,7 +31,7 @@ RUNS = {
         "digits-trainjob",
         "digits-function",
     ],
-    "10": ["mnist", "mnist-test", "mnist-lab"],
+    "10": ["mnist", "mnist-one", "mnist-sync", "mnist-lab"],
     "11": ["mnist-low"],
     "12": ["test-cifar10"],
 }
