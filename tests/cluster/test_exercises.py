@@ -8,6 +8,8 @@ import importlib
 import secrets
 from pathlib import Path
 
+import numpy
+import pandas
 import pytest
 import yaml
 
@@ -161,6 +163,8 @@ def gpus(state_home):
         (f'{OF_GPU}profil == "3g.40gb"', {}, "CEL runtime error: no such key: profil"),
         ("device.memory > 40", {}, "undefined field 'memory'"),
         (ENOUGH, {"count": 2}, "several devices"),
+        (ENOUGH, {"deviceClassName": "h100.nvidia.com"}, "device class h100.nvidia.com does not exist"),
+        ("false", {}, "it does not match 3g.40gb"),
     ],
 )
 def test_a_request_for_a_device_is_judged_by_what_the_scheduler_gives_it(condition, more, words, gpus):
@@ -173,6 +177,7 @@ def test_a_request_for_a_device_is_judged_by_what_the_scheduler_gives_it(conditi
     assert gpus.kubectl("get pods,resourceclaims -o name") == ""
 
 
+KIND_OF_19 = {"apiVersion": "autoscaling/v2", **autoscaler.KIND}
 HALF = {"type": "Utilization", "averageUtilization": 50}
 OF_CPU = {"name": "cpu", "target": HALF}
 PER_POD = {"type": "AverageValue", "averageValue": "100m"}
@@ -220,6 +225,24 @@ def test_an_autoscaler_is_judged_by_what_it_scales_and_by_what(change, words, lo
     checklist = kit.check("19", autoscaler=written, cluster=local_cluster)
     advice = " ".join(row.advice for row in checklist)
     assert bool(checklist) is not bool(words) and words in advice, checklist
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (numpy.array([1, 2]), "write the manifest as a dict"),
+        (pandas.DataFrame({"a": [1]}), "write the manifest as a dict"),
+        (KIND_OF_19 | {"spec": None}, "spec.maxReplicas: Required value"),
+        (KIND_OF_19 | {"spec": "TODO"}, "spec is text, and should be a dict"),
+        (KIND_OF_19 | {"metadata": None}, "metadata is None, and should be a dict"),
+        (changed(KIND_OF_19, "metadata.name", 5), "metadata.name is a number, and should be text"),
+        (KIND_OF_19 | {"apiVersion": "autoscaling/v2beta2"}, "and should be 'autoscaling/v2'"),
+        (KIND_OF_19 | {"kind": "HPA"}, "and should be 'HorizontalPodAutoscaler'"),
+    ],
+)
+def test_what_is_no_autoscaler_is_described(answer, words, local_cluster):
+    checklist = kit.check("19", autoscaler=answer, cluster=local_cluster)
+    assert any(words in row.advice for row in checklist if row.right is False), checklist
 
 
 @pytest.mark.parametrize("percent", [50, 80, None])

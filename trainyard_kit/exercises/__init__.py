@@ -80,7 +80,9 @@ def check(notebook: str, **answers: object) -> Checklist:
             about=f'kit.check("{notebook}") was given {names}',
             fix=f'`kit.check("{notebook}", {call})`',
         )
-    if exercise.stub is not None and exercise.stub in answers.values():
+    if exercise.stub is not None and any(
+        type(answer) is type(exercise.stub) and answer == exercise.stub for answer in answers.values()
+    ):
         return exercise.none_right(UNTOUCHED)
     try:
         if exercise.seconds:

@@ -38,12 +38,13 @@ def dry_run(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
     It is sent with another name, so that it does not conflict with an existing object.
     """
     item = copy.deepcopy(manifest)
-    field(item, "metadata.name")
-    item["metadata"]["name"] = f"{item['metadata']['name']}-dry-run"
+    name = field(item, "metadata.name")
+    if isinstance(name, str):  # the API server rejects all others
+        item["metadata"]["name"] = f"{name}-dry-run"
     try:
         return cluster.kube.create(item, dry_run=True)
     except KitError as error:
-        reason = error.what.replace(item["metadata"]["name"], manifest["metadata"]["name"])
+        reason = error.what.replace(f"{name}-dry-run", f"{name}")
         raise NotYet(f"the API server rejects it: {_explain_type(reason)}") from error
 
 

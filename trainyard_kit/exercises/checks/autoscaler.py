@@ -53,9 +53,8 @@ def metric(autoscaler: Object, cluster: Cluster) -> None:
         return
     metrics = spec.get("metrics") or []
     if len(metrics) != 1:
-        raise NotYet(
-            f"spec.metrics has {len(metrics)} entries, and should have only CPU: the largest result decides"
-        )
+        why = ": the largest result decides" if metrics else ""
+        raise NotYet(f"spec.metrics has {len(metrics)} entries, and should have only CPU{why}")
     kind = metrics[0]["type"]
     source = {"Resource": "resource", "ContainerResource": "containerResource"}.get(kind)
     if source is None:

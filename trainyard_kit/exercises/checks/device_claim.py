@@ -1,6 +1,7 @@
 """17: request a partition of a GPU with enough memory. The scheduler is offered one device of each kind."""
 
 import copy
+import re
 from typing import Any
 
 from kitlib.clusters import Cluster
@@ -46,7 +47,7 @@ def one(template: Object, cluster: Cluster) -> None:
     if not isinstance(requests, list) or len(requests) != 1:
         raise NotYet("spec.spec.devices.requests must have exactly one request")
     for choice in _choices(requests[0]):
-        if choice.get("allocationMode", "ExactCount") != "ExactCount" or choice.get("count", 1) != 1:
+        if choice.get("allocationMode", "ExactCount") != "ExactCount" or (choice.get("count") or 1) != 1:
             raise NotYet("it requests several devices: leave out allocationMode and count")
 
 
@@ -59,8 +60,8 @@ def matches(template: Object, cluster: Cluster) -> None:
         )
         whole, shown = not profile or profile.startswith("7g"), profile or "a whole GPU"
         refusal = _refusal(template, cluster, device)
-        if "CEL" in refusal:
-            raise NotYet(f"offered {shown}, the scheduler reports: CEL{refusal.partition('CEL')[2]}")
+        if fault := re.search("(?s)CEL.*|device class .* does not exist", refusal):
+            raise NotYet(f"offered {shown}, the scheduler reports: {fault[0]}")
         if refusal and not whole and memory >= MIN_MEMORY:
             raise NotYet(f"it does not match {shown}, which has {memory >> 30} GiB")
         if not refusal and (whole or memory < MIN_MEMORY):

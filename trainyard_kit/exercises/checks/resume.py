@@ -203,7 +203,7 @@ def returns_step(resume: Answer) -> None:
             advice = (
                 "return the loaded step" if step == "None" else
                 "the saved number is already that of the next step" if step == STEPS + 1 else
-                "it is not an int" if "other" in rank and step.strip("'.0") == f"{STEPS}" else
+                "it is not an int" if step in (f"'{STEPS}'", f"{STEPS}.0") else
                 "checkpoint.load stores it in the dict under the key step"
             )  # fmt: skip
             raise NotYet(f"it returns {step}, and should return {STEPS}: {advice}")
