@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kitlib.k8s.pods import is_replica_id
 from kitlib.metrics.events import Event, figure, finite_figure, whole_number
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
@@ -95,6 +96,10 @@ class TrainingMetrics:
         """Those that have reported steps."""
         return tuple(sorted(self._rows))
 
+    def replica(self, rank: int) -> int | str:
+        """Identify a rank that has reported steps: ``3``, or ``worker-3`` beside parameter servers."""
+        return self._rows[rank].replica or rank
+
     @property
     def last_step(self) -> int | None:
         """The largest step that a rank has reported last."""
@@ -145,6 +150,8 @@ class TrainingMetrics:
         )
         known = self._rows.setdefault(event.rank, _Rows())
         known.add(step, loss, rate, event.world_size, gpu)
+        if is_replica_id(replica := f"{event.fields.get('role')}-{event.rank}"):
+            known.replica = replica
 
     def _epoch(self, event: Event) -> None:
         number, loss = whole_number(event.fields.get("epoch")), figure(event.fields.get("loss"))
@@ -177,6 +184,7 @@ class _Rows:
     def __init__(self) -> None:
         self.rows = np.empty((256, 6))
         self.count = 0
+        self.replica = ""
 
     @property
     def view(self) -> np.ndarray:

@@ -18,6 +18,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from kitlib.display.tables import printable
+from kitlib.k8s.pods import display_name
 from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.metrics.node_usage import UsageHistory
@@ -170,7 +171,7 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curv
         axes.plot(
             frame.steps[finite],
             values[finite],
-            label=f"rank {rank}" if few else None,
+            label=display_name(training.replica(rank)) if few else None,
             color=THEME.lines[colour],
             linestyle=(0, dashes) if few and dashes else "-",
             linewidth=1.1 if few else 0.6,

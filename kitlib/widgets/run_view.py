@@ -267,6 +267,7 @@ class RunWatch(Watch):
             "figures": figures,
             "notes": notes,
             "finished": self.over,
+            "names": {rank: pods.display_name(training.replica(rank)) for rank in training.ranks},
         }
 
     def _position(self) -> dict[str, Any]:
@@ -280,7 +281,10 @@ class RunWatch(Watch):
         }
 
     def _tables(self) -> dict[str, Table]:
-        latest = [[row[0], row[1], *(_shown(value) for value in row[2:])] for row in self.training.latest()]
+        latest = [
+            [self.training.replica(rank), step, *map(_shown, values)]
+            for rank, step, *values in self.training.latest()
+        ]
         epochs = [
             [number, _shown(epoch.mean_loss), _shown(sum(epoch.rate.values()) or math.nan), epoch.accuracy]
             for number, epoch in sorted(self.training.epochs.items())

@@ -49,6 +49,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
         self.lock = threading.RLock()  # of what is followed: drawn by one thread, shown by another
         self.stopping: threading.Event = threading.Event()
         self._ended = threading.Event()
+        self._stopped = False  # by `stop`, and not because no view is open
         self._then: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._working = 0
@@ -60,6 +61,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
 
     def start(self) -> Self:
         """Start, or go on after a stop; one that runs or has seen the end stays as it is."""
+        self._stopped = False
         if self.stopping.is_set():
             self.join()
         if not self._threads and not self.over:
@@ -77,9 +79,15 @@ class Watch(AbstractContextManager["Watch"], ABC):
         return self
 
     def stop(self) -> None:
-        """Stop, and join the threads; one that has ended is fine."""
+        """Stop until `start`, also where it is displayed again; join the threads. May be called twice."""
+        self._stopped = True
         self.stopping.set()
         self.join()
+
+    def _resume(self) -> None:
+        """Start for a viewer, unless it was stopped."""
+        if not self._stopped:
+            self.start()
 
     def join(self, timeout: float = END_SECONDS) -> None:
         """Wait until it has ended by itself, for so many seconds at most."""
@@ -163,7 +171,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
         if not in_notebook():
             print(repr(self))  # a terminal asked to see it
             return
-        self.start()
+        self._resume()
         NotebookDisplay(self)
 
     def save(self, path: str | Path) -> Path:
@@ -196,7 +204,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
             self._closed_since = None
             if self._view is not None:  # a page that was loaded again may have missed the last changes
                 self._view.send_state()
-            self.start()
+            self._resume()
         elif content.get("event") == "closed":
             self._open_views.discard(str(content.get("view")))
             if not self._open_views:

@@ -207,3 +207,47 @@ def test_a_view_shows_the_steps_that_are_done_and_all_of_them():
     position = watch._position()
     assert position["share"] == 9 / 40
     assert position["position"].startswith("9 of 40 steps, ")
+
+
+def test_workers_beside_parameter_servers_have_their_names_in_legend_and_table():
+    training = TrainingMetrics([step(n, rank=r, world=2, role="worker") for n in range(2) for r in (0, 1)])
+    training.add(step(2, rank=1, world=2, role="<b>" * 99))
+    picture = plot_loss([step(0, rank=r, world=2, role="worker") for r in (0, 1)], title="mnist")
+    assert [text.get_text() for text in picture.figure.axes[0].get_legend().get_texts()][:2] == [
+        "worker-0",
+        "worker-1",
+    ]
+    view = RunWatch(
+        SimpleNamespace(name="mnist", kube=SimpleNamespace(cluster="lab")), states=lambda: iter(())
+    )
+    view.training = training
+    assert view.facts()["names"] == {0: "worker-0", 1: "worker-1"}
+    assert [row[0] for row in view._tables()["latest"].rows] == ["worker-0", "worker-1"]
+    view.training = TrainingMetrics([step(0)])
+    assert view.facts()["names"] == {0: "rank 0"}
+
+
+class Idle(RunWatch):
+    """A watch whose threads wait for its stop."""
+
+    def work(self):
+        return {"idle": self.stopping.wait}
+
+
+def test_a_watch_that_was_stopped_stays_so_where_it_is_shown_again(monkeypatch):
+    monkeypatch.setattr(watch, "in_notebook", lambda: True)
+    monkeypatch.setattr(watch, "NotebookDisplay", lambda shown: None)
+    kube = SimpleNamespace(cluster="lab")
+    with Idle(SimpleNamespace(name="mine", kube=kube), states=lambda: iter(())) as idle:
+        idle._ipython_display_()
+        assert not idle.finished
+        idle.stop()
+        idle._ipython_display_()
+        idle._on_view(None, {"event": "opened", "view": "1"}, [])
+        assert idle.finished
+        assert not idle.start().finished
+        idle.stopping.set()  # as when its last view was closed
+        idle.join()
+        assert idle.finished
+        idle._on_view(None, {"event": "opened", "view": "2"}, [])
+        assert not idle.finished

@@ -37,11 +37,12 @@ function runView(model, root) {
 
   function drawCurves(theme) {
     const frame = readFrame(model);
+    const { names = {} } = model.get("facts") || {};
     const x = frame.step?.[0][1] || [];
     const ranks = frame.loss || [];
     const few = ranks.length <= 8;
     const lines = ranks.map(([rank, values]) => ({
-      ...look(theme, rank), label: `rank ${rank}`, values, width: few ? 1.25 : 0.6, ...(few ? {} : { dashes: [] }),
+      ...look(theme, rank), label: names[rank], values, width: few ? 1.25 : 0.6, ...(few ? {} : { dashes: [] }),
     }));
     lines.push({ label: "smoothed", values: frame.smooth?.[0][1] || [], colour: theme.main, width: 2.25, dashes: [] });
     if (frame.validation) lines.push({ label: "validation", values: frame.validation[0][1], colour: theme.bad, width: 1.4, dashes: [4, 4], points: true });
@@ -50,7 +51,7 @@ function runView(model, root) {
     rate.show(x, [{ label: "images/s", values: frame.rate?.[0][1] || [], colour: theme.lines[2], width: 1.75 }], theme);
     if (frame.gpu?.length) {
       gpu ||= new Chart(side, { label: "GPU by rank", height: 150, syncKey: key, unit: "%", xLabel: "step", zero: true, top: 100, legend: false });
-      gpu.show(x, frame.gpu.map(([rank, values]) => ({ ...look(theme, rank), label: `rank ${rank}`, values })), theme);
+      gpu.show(x, frame.gpu.map(([rank, values]) => ({ ...look(theme, rank), label: names[rank], values })), theme);
     }
     loss.describe(`${ranks.length} ranks; ${model.get("summary")}`);
   }
