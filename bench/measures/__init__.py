@@ -12,6 +12,7 @@ from bench.measures import (
     creation,
     elastic_launch,
     elastic_recovery,
+    faults,
     first_step,
     idle,
     many_pods,
@@ -40,6 +41,7 @@ FELT: dict[str, Callable[[Lab], list[Result]]] = {  # what somebody in a worksho
     "elastic_recovery": elastic_recovery.measure,
 }
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = FELT | {
+    "faults": faults.measure,
     "two_jobs": two_jobs.measure,
     "parameter_server": parameter_server.measure,
     "task_service": task_service.measure,
