@@ -5,19 +5,17 @@ float64: small enough for a step of a millisecond, and exact enough to compare l
 """
 
 import json
-import multiprocessing
 import os
-import runpy
 import signal
 import subprocess
-import sys
 import time
-from ctypes import CDLL
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from .forked import CONTEXT, end_with_parent, run_as_main
 from .parameter_server_job import free_port
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
@@ -100,10 +98,8 @@ def _launch(arguments: list[str], log: str) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.setpgid(0, 0)
-    CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: nothing outlives a test that is killed
-    sys.argv = [str(TRAINERS / "elastic_launch.py"), *arguments]
-    sys.path.insert(0, str(TRAINERS))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    end_with_parent()
+    run_as_main(str(TRAINERS / "elastic_launch.py"), arguments)
 
 
 class ElasticRun:
@@ -120,10 +116,8 @@ class ElasticRun:
         self.port, self._store = free_port(), None
         self.trainer = folder / "line.py"
         self.trainer.write_text(TRAINER)
-        self._context = multiprocessing.get_context("forkserver")
         os.environ["OMP_NUM_THREADS"] = "1"
-        self._context.set_forkserver_preload(["torch", "grpc", "numpy"])
-        self.workers: list[multiprocessing.Process] = []
+        self.workers: list[ForkServerProcess] = []
 
     def __enter__(self) -> "ElasticRun":
         self.start_store()
@@ -163,7 +157,7 @@ class ElasticRun:
         arguments = ["--nnodes=1:4", f"--rdzv_backend={self.backend}", "--rdzv-id=test"]
         arguments += [f"--rdzv_endpoint=127.0.0.1:{self.port}", "--rdzv_conf=is_host=false", *flags]
         arguments += [str(self.trainer), f"--folder={self.folder}"]
-        process = self._context.Process(target=_launch, args=(arguments, str(self.log(number))))
+        process = CONTEXT.Process(target=_launch, args=(arguments, str(self.log(number))))
         process.start()
         self.workers.append(process)
         return number

@@ -6,11 +6,11 @@ import os
 import pickle
 import socket
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+
+from .forked import Program
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -24,20 +24,27 @@ def load_trainer(name: str):
     return module
 
 
-def start_ranks(count: int, name: str, *flags: str) -> list[subprocess.Popen]:
+def start_ranks(count: int, name: str, *flags: str) -> list[Program]:
     """Start a trainer's ranks as processes of one thread each, without torchrun, which takes seconds."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     common = os.environ | {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
-        subprocess.Popen(
-            [sys.executable, str(TRAINERS / f"{name}.py"), *flags],
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
+        Program(
+            TRAINERS / f"{name}.py",
+            *flags,
+            environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
         )
         for rank in range(count)
     ]
+
+
+def rank_lines(count: int, name: str, *flags: str, seconds: float = 240) -> list[str]:
+    """Run a trainer's ranks to their end, each well, and return the lines of them all."""
+    ranks = start_ranks(count, name, *flags)
+    lines = [line for rank in ranks for line in rank.communicate(timeout=seconds)[0].splitlines()]
+    assert [rank.returncode for rank in ranks] == [0] * count
+    return lines
 
 
 def of_kind(events: list[dict], kind: str) -> list[dict]:

@@ -1,25 +1,20 @@
 """What the program that measures the network says: every pair once, and figures that agree."""
 
 import json
-import subprocess
-import sys
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "trainers" / "allreduce.py"
+from .small_data import rank_lines
+
 RANKS, BYTES = 3, 2**20
 
 
 @pytest.fixture(scope="module")
 def events():
     """What three ranks on this machine report."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
-    command = [*torchrun, str(PROGRAM), f"--bytes={BYTES}", "--repeats=3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = rank_lines(RANKS, "allreduce", f"--bytes={BYTES}", "--repeats=3")
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def test_every_pair_is_measured_once_by_the_first_of_the_two(events):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .elastic_processes import TRAINERS
+from .forked import Program
 from .parameter_server_job import free_port
 
 LAUNCHER = TRAINERS / "elastic_launch.py"
@@ -25,13 +26,12 @@ def launcher():
 
 
 def launch(trainer: str, folder: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess:
-    path = folder / "program.py"
+    path, errors = folder / "program.py", folder / "errors"
     path.write_text(trainer)
-    command = [sys.executable, LAUNCHER, *flags, path]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-    return subprocess.run(
-        command, env=clean | environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    launcher = Program(LAUNCHER, *flags, path, environment=clean | environment, errors=errors)
+    output, _ = launcher.communicate(timeout=240)
+    return subprocess.CompletedProcess([LAUNCHER], launcher.returncode, output, errors.read_text())
 
 
 def refusal(launcher, capsys, *flags):
@@ -149,9 +149,7 @@ elastic.run(train, state)
 def test_a_trainer_gets_the_arguments_that_torchrun_gives_it(tmp_path):
     (tmp_path / "say.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     words = ["$(HOME)", "$$", "$HOME", "${local_rank}", "", "--", "--nnodes=3", "a\nb", "'\"", "-m", "é", "$"]
-    starts = (["-m", "torch.distributed.run", "--standalone"], [str(LAUNCHER)])
-    commands = ([sys.executable, *start, "say.py", *words] for start in starts)
-    torchrun, by_kit = (
-        subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout for command in commands
-    )
-    assert by_kit == torchrun
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "say.py", *words]
+    torchrun = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True).stdout
+    by_kit = Program(LAUNCHER, str(tmp_path / "say.py"), *words, environment=os.environ)
+    assert by_kit.communicate()[0] == torchrun

@@ -83,6 +83,7 @@ def test_the_rank_that_holds_up_the_others_is_named(way):
         run.delete()
 
 
+@pytest.mark.slow  # cluster/test_causes_of_ranks.py has such a run of pods
 def test_a_run_that_steps_has_no_cause():
     run = kit.torchrun(PROGRAM, processes_per_node=2, args=["well"])
     try:

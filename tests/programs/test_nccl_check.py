@@ -1,13 +1,11 @@
 """The check of the network between ranks: bus bandwidth by nccl-tests' formulas, and sums that are right."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "trainers" / "nccl_check.py"
+from .small_data import rank_lines
+
 RANKS = 4
 SIZES = [1024, 4096, 16384, 50_000]
 BUS = {"all_reduce": 2 * (RANKS - 1) / RANKS, "all_gather": (RANKS - 1) / RANKS}
@@ -16,13 +14,7 @@ BUS = {"all_reduce": 2 * (RANKS - 1) / RANKS, "all_gather": (RANKS - 1) / RANKS}
 @pytest.fixture(scope="module")
 def lines():
     """What four ranks on this machine write, where no GPU is used."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
-    flags = ["--max-bytes=50000", "--repeats=3"]
-    done = subprocess.run(
-        [*torchrun, str(PROGRAM), *flags], capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return rank_lines(RANKS, "nccl_check", "--max-bytes=50000", "--repeats=3")
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,8 @@ import pytest
 import torch
 
 from ..rows import slow
-from .small_data import of_kind, start_ranks, write_mnist
+from .forked import Program
+from .small_data import of_kind, rank_lines, write_mnist
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ROOT / "trainers"
@@ -31,15 +30,18 @@ def ddp():
     return module
 
 
-def train(*command, **environment):
-    """Run a command to its end and return it with the events that it printed."""
+def train(name, *flags, **environment):
+    """Run a trainer alone to its end and return its lines with the events among them."""
     clean = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
-    clean["OMP_NUM_THREADS"] = "1"  # or ranks would take each other's cores
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=clean | environment, timeout=240, check=False
-    )
-    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return done, events
+    clean["OMP_NUM_THREADS"] = "1"
+    program = Program(TRAINERS / name, *flags, environment=clean | environment)
+    lines = program.communicate(timeout=240)[0].splitlines()
+    assert program.returncode == 0, lines
+    return lines, read_events(lines)
+
+
+def read_events(lines):
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 @pytest.mark.parametrize("path", sorted(TRAINERS.glob("*.py")), ids=lambda path: path.stem)
@@ -58,9 +60,8 @@ NO_CUDA = "torch finds no CUDA device: training on CPU, by gloo"
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device here")
 def test_a_pod_with_gpus_in_which_torch_finds_none_says_that_it_trains_on_the_cpu():
-    done, events = train(sys.executable, str(DDP), "--epochs=1", TRAINYARD_GPUS="1")
-    assert done.returncode == 0, done.stderr
-    assert NO_CUDA in done.stdout
+    lines, events = train(DDP.name, "--epochs=1", TRAINYARD_GPUS="1")
+    assert NO_CUDA in "\n".join(lines)
     assert (events[0]["device"], events[0]["backend"]) == ("cpu", "gloo")
 
 
@@ -91,9 +92,8 @@ def test_the_split_depends_on_the_seed_alone(ddp):
 @pytest.mark.timeout(250)
 @pytest.mark.parametrize("name", ["digits_ddp.py", *slow("digits_single.py")])
 def test_one_process_without_torchrun_reads_the_digits(name):
-    done, events = train(sys.executable, str(TRAINERS / name))
-    assert done.returncode == 0, done.stderr
-    assert NO_CUDA not in done.stdout, "it has no GPUs"
+    lines, events = train(name)
+    assert NO_CUDA not in "\n".join(lines), "it has no GPUs"
     kinds = [event["event"] for event in events]
     assert kinds[0] == "start"
     assert kinds[-2:] == ["eval", "end"]
@@ -116,10 +116,8 @@ def check_sample(evaluation):
 
 
 @pytest.mark.timeout(250)
-def test_two_ranks_of_torchrun_count_every_test_image_once():
-    flags = [str(DDP), "--epochs", "1", "--log-every", "1"]
-    done, events = train(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *flags)
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_count_every_test_image_once():
+    events = read_events(rank_lines(2, "digits_ddp", "--epochs", "1", "--log-every", "1"))
     (evaluation,) = [event for event in events if event["event"] == "eval"]
     assert evaluation["images"] == 360
     assert evaluation["rank"] == 0
@@ -138,10 +136,7 @@ def test_over_a_slow_link_accumulation_is_a_larger_batch_and_all_methods_learn_w
     losses, exchanges = {}, {}
     for method, (batches, size) in cases.items():
         flags = [f"--method={method}", f"--batches={batches}", f"--batch-size={size}"]
-        processes = start_ranks(2, "digits_slow_link", *flags)
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-        assert not any(process.returncode for process in processes)
-        events = [json.loads(line) for text in outputs for line in text.splitlines() if line[:1] == "{"]
+        events = read_events(rank_lines(2, "digits_slow_link", *flags))
         (losses[method],) = [event["loss"] for event in of_kind(events, "eval")]
         steps = [event for event in of_kind(events, "step") if event["rank"] == 0]
         exchanges[method] = sum(event["exchange"] for event in steps), len(steps)
@@ -178,10 +173,7 @@ def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
 def test_one_epoch_trains_the_published_network_on_two_ranks_with_the_batch_of_each(tmp_path):
     data = write_mnist(tmp_path / "mnist", train=1000)
     flags = ["--dataset=mnist", f"--data-dir={data}", "--epochs=1", "--batch-size=16"]
-    processes = start_ranks(2, "digits_ddp", *flags)
-    lines = [line for process in processes for line in process.communicate(timeout=110)[0].splitlines()]
-    assert not any(process.returncode for process in processes)
-    events = [json.loads(line) for line in lines if line.startswith("{")]
+    events = read_events(rank_lines(2, "digits_ddp", *flags))
     (evaluation,) = of_kind(events, "eval")
     assert evaluation["images"] == 50
     assert evaluation["accuracy"] >= 0.9
@@ -218,10 +210,8 @@ def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_an
     flags = ["digits_ddp", "--epochs=1", "--log-every=1"]
     runs = {}
     for ranks, ms in ((1, 0), (1, 2), (2, 2)):
-        processes = start_ranks(ranks, *flags, f"--simulated-ms-per-image={ms}")
-        lines = [line for process in processes for line in process.communicate(timeout=120)[0].splitlines()]
-        assert not any(process.returncode for process in processes)
-        runs[ranks, ms] = [json.loads(line) for line in lines if line.startswith("{")]
+        lines = rank_lines(ranks, *flags, f"--simulated-ms-per-image={ms}")
+        runs[ranks, ms] = read_events(lines)
         tested = r"Test set: Average loss: \d\.\d{4}, Accuracy: \d+/360 \(\d\d%\)"
         for published in (r"Train Epoch: 1 \[0/1437 \(0%\)\]\tLoss: \d\.\d{6}", tested):
             assert sum(re.fullmatch(published, line) is not None for line in lines) == ranks

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .small_data import load_trainer, of_kind, start_ranks
+from .small_data import load_trainer, of_kind, rank_lines
 
 WIDTH, HIDDEN, BLOCKS, CLASSES = 64, 256, 4, 10
 UP, DOWN, HEAD = (WIDTH + 1) * HIDDEN, (HIDDEN + 1) * WIDTH, (WIDTH + 1) * CLASSES
@@ -14,10 +14,7 @@ SHARE = 4 * 64 * WIDTH  # bytes of a block's result for all 64 images
 
 def train(ranks, *flags):
     """Train on some ranks; return the events of all."""
-    processes = start_ranks(ranks, "axes", "--steps=4", *flags)
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert not any(process.returncode for process in processes)
-    return [json.loads(line) for lines in outputs for line in lines.splitlines()]
+    return [json.loads(line) for line in rank_lines(ranks, "axes", "--steps=4", *flags)]
 
 
 def losses(events):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from .small_data import load_trainer, of_kind, start_ranks, write_cifar10
+from .small_data import load_trainer, of_kind, rank_lines, write_cifar10
 
 MEMORY = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
 
@@ -19,10 +19,7 @@ def data(tmp_path_factory):
 def train(ranks, name, *flags):
     """Run a trainer on some ranks; return the events of all."""
     flags = ["--batch-size=20", "--log-every=1", "--no-bf16", "--no-channels-last", *map(str, flags)]
-    processes = start_ranks(ranks, name, *flags)
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert not any(process.returncode for process in processes)
-    return [json.loads(line) for lines in outputs for line in lines.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in rank_lines(ranks, name, *flags) if line.startswith("{")]
 
 
 def weights(path):

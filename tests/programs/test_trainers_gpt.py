@@ -4,17 +4,14 @@ import json
 
 import pytest
 
-from .small_data import load_trainer, of_kind, start_ranks
+from .small_data import load_trainer, of_kind, rank_lines
 
 SMALL = ["--layers=2", "--width=32", "--context=16", "--batch-size=8", "--steps=6", "--log-every=1"]
 
 
 def train(ranks, *flags):
     """Train on some ranks; return the events of all."""
-    processes = start_ranks(ranks, "gpt", *SMALL, *flags)
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert not any(process.returncode for process in processes)
-    return [json.loads(line) for lines in outputs for line in lines.splitlines()]
+    return [json.loads(line) for line in rank_lines(ranks, "gpt", *SMALL, *flags)]
 
 
 def losses(events):
