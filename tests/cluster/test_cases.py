@@ -20,6 +20,10 @@ RUNS = [
     for case in CASES["program"]
     for run in case["runs"]
 ]
+MANIFESTS = [
+    pytest.param(case, id=case["file"], marks=[pytest.mark.slow] * case.get("slow", False))
+    for case in CASES["manifest"]
+]
 
 
 @pytest.mark.parametrize(("case", "expected"), RUNS)
@@ -47,7 +51,7 @@ def test_a_program_runs_as_at_home(case, expected, local_cluster, tmp_path, monk
         run.delete()
 
 
-@pytest.mark.parametrize("case", CASES["manifest"], ids=lambda case: case["file"])
+@pytest.mark.parametrize("case", MANIFESTS)
 def test_a_manifest_s_pods_end_as_on_a_kubelet(case, local_cluster, tmp_path):
     path = tmp_path / case["file"]
     path.write_text(case["text"])

@@ -18,15 +18,6 @@ PROGRAM = HERE / "failing_ranks.py"
 HANG_SECONDS = 4
 
 
-@pytest.fixture(scope="module")
-def cluster(state_home):
-    name = f"ranks-{secrets.token_hex(3)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=2)
-    finally:
-        kit.clusters.LocalCluster(name).delete()
-
-
 def changed(job, row):
     """Change what the row has: options of torchrun, the size of /dev/shm."""
     container = {"name": "pytorch"}
@@ -60,11 +51,11 @@ def check(cause, row, rank=1):
 
 
 @pytest.fixture(scope="module")
-def diagnoses(cluster):
+def diagnoses(local_cluster):
     """The diagnosis of each row, by its name; three runs at a time."""
 
     def diagnose(row):
-        run = launch(cluster, row["name"], row)
+        run = launch(local_cluster, row["name"], row)
         if row.get("silent"):  # its ranks never come to a step
             diagnosis = until(
                 lambda: (
@@ -99,9 +90,9 @@ def test_the_cause_is_named(diagnoses, row):
 
 
 @pytest.mark.parametrize("way", ["kill", "message"])
-def test_of_two_ranks_in_each_pod_the_one_that_ended_is_named(cluster, way):
+def test_of_two_ranks_in_each_pod_the_one_that_ended_is_named(local_cluster, way):
     row = next(row for row in ROWS if row["name"] == way)
-    run = launch(cluster, way, processes_per_node=2)
+    run = launch(local_cluster, way, processes_per_node=2)
     with pytest.raises(RunFailed) as failed:
         run.wait(timeout=300)
     assert failed.value.rank == 3
@@ -109,8 +100,8 @@ def test_of_two_ranks_in_each_pod_the_one_that_ended_is_named(cluster, way):
     run.delete()
 
 
-def test_a_run_that_is_well_has_no_cause(cluster):
-    run = launch(cluster, "well")
+def test_a_run_that_is_well_has_no_cause(local_cluster):
+    run = launch(local_cluster, "well")
     for _ in run.logs(follow=True).head(8):
         pass
     assert not run.why()

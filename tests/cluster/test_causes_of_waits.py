@@ -82,10 +82,10 @@ def test_a_run_that_waits_names_the_cause_in_the_error_of_a_wait(cluster):
         run.wait(timeout=15)
 
 
-def test_an_undisturbed_run_has_no_cause_at_any_time(cluster, write_trainer):
+def test_an_undisturbed_run_has_no_cause_at_any_time(local_cluster, write_trainer):
     program = "import time, torch.distributed as dist\ndist.init_process_group('gloo')\ntime.sleep(3)\n"
     job = kit.IndexedJob(write_trainer(f"{program}dist.destroy_process_group()\n"), nodes=2)
-    run = kit.launch(job, cluster=cluster)
+    run = kit.launch(job, cluster=local_cluster)
     diagnoses = []
 
     def ended():
@@ -95,3 +95,4 @@ def test_an_undisturbed_run_has_no_cause_at_any_time(cluster, write_trainer):
     until(ended)
     assert [why for why in diagnoses if why] == []
     assert run.status.phase == "Succeeded"
+    run.delete()

@@ -104,7 +104,7 @@ def stored(cluster):
     return {item["metadata"]["name"] for item in cluster.kube.get_all("ConfigMap")}
 
 
-@pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])
+@pytest.mark.parametrize("name", ["etcd", *slow("kube-apiserver")])
 def test_nothing_that_was_acknowledged_is_lost_with(own_cluster, writer, name):
     for _ in range(2):
         before = component(own_cluster, name)

@@ -7,6 +7,8 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import pytest
+
 PROJECT = """[build-system]
 requires = ["setuptools"]
 build-backend = "setuptools.build_meta"
@@ -75,6 +77,7 @@ def installation(python: Path, *words: object) -> list[str]:
     return [*pip, "--no-build-isolation", *map(str, words)]
 
 
+@pytest.mark.slow  # its rules one by one: unit/test_cluster_environment.py
 def test_pods_import_what_the_notebook_can_and_see_nothing_beside(tmp_path):
     python, name = environment(tmp_path), f"ty-own-{os.getpid()}"
     flat = project(tmp_path, "flat")

@@ -11,7 +11,7 @@ from bench.torchft import install
 from ..patience import until
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]  # what the pods get: unit/test_torchft.py
 
 
 @pytest.fixture(scope="module")
