@@ -83,6 +83,13 @@ SCALING = """
         exchange = 1000 * 8 * 2 * (ranks - 1) / ranks * megabytes / ratio / mbit
         return ranks * batches * ms / (batches * ms + exchange)
 """
+CROSSINGS = """
+    def predict(racks, megabytes, mbit, ms):
+        ranks = len(racks)
+        edges = sum(racks[rank] != racks[(rank + 1) % ranks] for rank in range(ranks))
+        sent = 2 * (ranks - 1) / ranks * megabytes
+        return edges, ms + edges / 2 * 1000 * 8 * sent / mbit
+"""
 FITS = """
     def fits(taken, wanted):
         compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)

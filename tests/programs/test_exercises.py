@@ -17,6 +17,7 @@ from trainyard_kit.exercises.checklist import Checklist, definitions
 from .exercise_answers import (
     BUBBLE,
     COST,
+    CROSSINGS,
     EPOCH,
     EXPOSED,
     FITS,
@@ -95,6 +96,7 @@ SOLUTIONS = {
     "23": RESUME,
     "23-interval": INTERVAL,
     "24": SCALING,
+    "25": CROSSINGS,
 }
 ANSWERS = tomllib.loads((ROOT / "tests/programs/wrong_answers.toml").read_text())
 SOLUTIONS |= ANSWERS["solutions"]

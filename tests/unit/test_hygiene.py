@@ -265,7 +265,7 @@ def test_it_ends_with_cleaning_up_and_a_link_to_the_next(notebook, path):
     *_, heading, clean_up, link = notebook.cells
     assert "## Clean up" in heading.source
     assert clean_up.cell_type == "code"
-    follows = {"23": "14~", "24": "15~"}  # 23 follows 14, and 24 follows 15
+    follows = {"23": "14~", "24": "15~", "25": "15~~"}  # 23 follows 14; 24, then 25 follow 15
     course = sorted(NOTEBOOKS, key=lambda path: follows.get(path.stem[:2], path.stem))
     following = course[(course.index(path) + 1) % len(course)]  # the last leads to the first
     assert f"]({following.name})" in link.source

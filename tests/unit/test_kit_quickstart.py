@@ -50,7 +50,7 @@ def test_files_that_notebooks_name_are_in_the_copy(tmp_path):
         for cell in nbformat.read(path, as_version=4).cells
         for name in re.findall(LINK if cell.cell_type == "markdown" else SHOWN, cell.source)
     }
-    assert len(notebooks) == 25 and len(named) > 40
+    assert len(notebooks) == 26 and len(named) > 40
     missing = {name for name in named if not (tmp_path / "notebooks" / name).exists()}
     assert missing == {"../settings/cifar10.toml"}, "notebook 07 names it to show an error"
 

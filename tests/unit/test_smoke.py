@@ -240,5 +240,5 @@ def test_a_second_run_of_the_same_name_is_refused_and_deletes_nothing_of_the_fir
     second.close()
     assert deleted == []
     first.close()
-    assert deleted == ["run", "run-gpus"]
+    assert deleted == ["run", "run-gpus", "run-racks"]
     assert second.open() == "run"

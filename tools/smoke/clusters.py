@@ -80,10 +80,10 @@ class OwnCluster(AbstractContextManager[Any]):
         return _parameters(self)
 
     def close(self) -> None:
-        """Delete it, and notebook 17's with GPUs beside it; a notebook may have done so before."""
+        """Delete it, and those of notebooks 17 and 25 beside it; a notebook may have done so before."""
         if self._lock is None:
             return
-        for name in (self.name, f"{self.name}-gpus"):
+        for name in (self.name, f"{self.name}-gpus", f"{self.name}-racks"):
             LocalCluster(name).delete()
         self._lock.close()
         self._lock = None

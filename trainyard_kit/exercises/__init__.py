@@ -47,6 +47,7 @@ EXERCISES = {
     "23": "resume",
     "23-interval": "formulas.interval",
     "24": "formulas.scaling",
+    "25": "formulas.crossings",
 }
 __all__ = ["check"]
 

@@ -1,4 +1,4 @@
-"""00, 05, 06, 11, 14, 15, 17 to 21, 23, 24: predict with a formula; the cases are in `formulas.toml`.
+"""00, 05, 06, 11, 14, 15, 17 to 21, 23 to 25: predict with a formula; the cases are in `formulas.toml`.
 
 Sources: strong scaling: Gene Amdahl, "Validity of the single processor approach to achieving large scale
 computing capabilities", 1967. Ring all-reduce: Patarasuk and Yuan, 2009. Bytes per parameter:
@@ -34,6 +34,13 @@ def cost(hours: float, nodes: int, price: float, control_plane: float, starting:
     """Compute the hours for which a cluster exists, and what they cost."""
     total = hours / nodes + starting
     return [total, total * (nodes * price + control_plane)]
+
+
+def crossings(racks: list[str], megabytes: float, mbit: float, ms: float) -> list[float]:
+    """Count the ring's edges between two racks, and compute a step's ms: each direction has half of them."""
+    ranks = len(racks)
+    edges = sum(racks[rank - 1] != racks[rank] for rank in range(ranks))
+    return [edges, ms + edges / 2 * 1000 * 2 * (ranks - 1) / ranks * 8 * megabytes / mbit]
 
 
 def epoch(images: int, batch_size: int, workers: int, ms_per_image: float) -> list[float]:
@@ -157,6 +164,7 @@ FORMULAS = (
     amdahl,
     bubble,
     cost,
+    crossings,
     epoch,
     interval,
     lora,
