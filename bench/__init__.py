@@ -1,4 +1,4 @@
-"""Paired benchmarks: this kit beside its peers, in one run, in alternating order.
+"""Paired benchmarks of this kit and its peers, in one run and alternating order.
 
 ``python -m bench`` prints a table and keeps the samples as JSON. It judges and never asserts: what a limit
 is missed by stands in the table, and the exit status is 0 all the same. Tests of behaviour are in ``tests/``.

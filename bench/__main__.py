@@ -32,7 +32,7 @@ FAILURES = (MeasureFailed, KitError, LocalClusterError, OSError, psutil.Error, s
 
 
 class Report:
-    """What a run has found so far; written after each measure, so that nothing is lost."""
+    """The results of a run so far, written after each measure."""
 
     def __init__(self, output: Path, *, rounds: int, quick: bool) -> None:
         self.results: dict[str, list[Result]] = {}  # by measure
@@ -64,7 +64,7 @@ class Report:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take the measures that are asked for and return the exit status."""
+    """Run the requested measures and return the exit status."""
     options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)

@@ -23,7 +23,7 @@ DRAW_SECONDS = 600
 
 
 def make(folder: Path, *, images: int = IMAGES) -> Path:
-    """Return the folder of a data set, drawn if it is not there.
+    """Return the folder of a dataset, generated if it is missing.
 
     Args:
         folder: Where; its data set is made once.
@@ -50,7 +50,7 @@ def ours(
     threads: int = 1,
     folder: Path | None = None,
 ) -> Callable[[], float]:
-    """Return what trains by our trainer once and answers with images a second.
+    """Return a function that trains once with our trainer and returns the images per second.
 
     Args:
         lab: Whose data set it is.
@@ -64,7 +64,7 @@ def ours(
 
 
 def plain(lab: Lab, flags: Mapping[str, object], *, threads: int) -> Callable[[], float]:
-    """Return what trains by the usual loader and loop once and answers with images a second."""
+    """Return a function that trains once with the standard loader and loop, for images per second."""
     options: dict[str, object] = {"trainer": config.find(TRAINER)}
     return _side(lab, Path(cifar10_plain.__file__), options | dict(flags), ranks=1, threads=threads)
 

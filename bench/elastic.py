@@ -1,4 +1,4 @@
-"""Runs whose workers come and go, on this machine: by the elastic launcher, or by a stock ``torchrun``.
+"""Runs with joining and leaving workers on this machine: by the elastic launcher or a stock ``torchrun``.
 
 The same trainer file, flags, store and limits of nodes on both sides; torchrun is told ``--max-restarts``, or
 it would end at the first loss. Everything else is as it comes. Workers write their events to files, stamped
@@ -35,7 +35,7 @@ DEADLINE = 400
 
 
 class Workers:
-    """Nodes of one run, one worker each.
+    """The nodes of a run, with one worker each.
 
     Args:
         folder: Where output and checkpoints lie.
@@ -70,7 +70,7 @@ class Workers:
             process.wait()
 
     def add(self, count: int) -> float:
-        """Start so many nodes; return when."""
+        """Start some nodes; return the time."""
         now = time.time()
         flags = [f"--nnodes={self._nodes}", "--nproc-per-node=1", "--rdzv-id=bench", "--max-restarts=100"]
         flags += [
@@ -100,7 +100,7 @@ class Workers:
             )
 
     def events(self, event: str, *, after: float = 0) -> list[Any]:
-        """Return what all workers have said since then, by time."""
+        """Return the events of all workers since a time, in order."""
         lines = [
             line
             for path in self._folder.glob("node-*.log")
@@ -110,7 +110,7 @@ class Workers:
         return sorted(found, key=lambda each: each.time)
 
     def wait_for_step(self, *, after: float, world: int = 0, within: float = DEADLINE) -> float | None:
-        """Return when the first step of a new round was taken; None if that takes too long.
+        """Return the time of the first step of a new round; None if it takes too long.
 
         Args:
             after: The round has begun since then.
@@ -128,7 +128,7 @@ class Workers:
         return self._wait(first, within)
 
     def signal(self, what: signal.Signals) -> float:
-        """Send a signal to the newest round's last rank; return when."""
+        """Send a signal to the newest round's last rank; return the time."""
         newest = max(
             self.events("rendezvous"), key=lambda event: (event.fields["round"], event.time, event.rank)
         )
@@ -139,7 +139,7 @@ class Workers:
         return now
 
     def begin(self, count: int) -> None:
-        """Start so many nodes, and let them take some steps together.
+        """Start some nodes, and let them take a few steps.
 
         Raises:
             MeasureFailed: They do not.

@@ -1,9 +1,9 @@
-"""The ways in which a benchmark cannot be run as it is meant."""
+"""The errors of benchmarks."""
 
 
 class PeerAbsent(Exception):
-    """A peer could not be obtained; the text says why, and the table repeats it."""
+    """A peer is not available; the message is the reason, which the table repeats."""
 
 
 class MeasureFailed(Exception):
-    """What was to be timed did not happen; the text says what was seen last."""
+    """The awaited event did not happen; the message has the last state seen."""

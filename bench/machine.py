@@ -1,4 +1,4 @@
-"""What a run of the benchmarks ran on, and how busy that was: figures mean little without it."""
+"""The machine of a benchmark run, and its load."""
 
 import os
 import platform
@@ -19,12 +19,12 @@ QUIET_SECONDS, PERIOD_SECONDS = (
     300.0,
     5.0,
 )  # the longest wait; the kernel computes the average every five seconds
-LOOK_SECONDS, LOOP = 2.0, 2_000_000
+SAMPLE_SECONDS, LOOP = 2.0, 2_000_000
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts that figures depend on; nothing that names the machine or its user."""
+    """The properties that figures depend on, without the name of the machine or its user."""
 
     cores: int
     memory_gb: float
@@ -39,7 +39,7 @@ class Machine:
 
 
 def describe() -> Machine:
-    """Return the facts of this machine."""
+    """Return the properties of this machine."""
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         cores=len(os.sched_getaffinity(0)),
@@ -54,7 +54,7 @@ def describe() -> Machine:
 
 @dataclass(frozen=True)
 class State:
-    """How the machine is just before a measure.
+    """The machine's state just before a measure.
 
     Attributes:
         load: How many processes wanted to run, on average over the last minute; this run's are among them.
@@ -71,7 +71,7 @@ class State:
 
 
 def wait_until_quiet(report: Callable[[str], None]) -> None:
-    """Wait until the load average is below `QUIET`; no longer than `QUIET_SECONDS`."""
+    """Wait until the load average is below `QUIET`, for at most `QUIET_SECONDS`."""
     end = time.monotonic() + QUIET_SECONDS
     if os.getloadavg()[0] >= QUIET:
         report(f"waiting for a load average below {QUIET:g}, {QUIET_SECONDS:g} s at most")
@@ -80,8 +80,8 @@ def wait_until_quiet(report: Callable[[str], None]) -> None:
 
 
 def look() -> State:
-    """Return how the machine is now; takes three seconds."""
-    busy = psutil.cpu_percent(interval=LOOK_SECONDS)
+    """Return the machine's current state, within three seconds."""
+    busy = psutil.cpu_percent(interval=SAMPLE_SECONDS)
     loop = statistics.median(_loop() for _ in range(3))
     return State(round(os.getloadavg()[0], 2), busy, round(loop, 3))
 

@@ -1,4 +1,4 @@
-"""Plots of results: bars of ours and the peer's with a dot for each round, and an overview of all ratios.
+"""Plot results: bars for this kit and the peer with a dot per round, and an overview of all ratios.
 
 Each is saved twice, for a light and for a dark page, as SVG.
 """
@@ -26,7 +26,7 @@ THEMES = {"": LIGHT, "-dark": DARK}
 
 
 def save(results: Sequence[Result], path: Path) -> None:
-    """Save a plot of a measure's results: value, peer and limit of each, on an axis of its own.
+    """Save a plot of a measure's results: value, peer and limit, each on its own axis.
 
     Args:
         results: Of one measure.
@@ -42,7 +42,7 @@ def save(results: Sequence[Result], path: Path) -> None:
 
 
 def save_overview(results: Iterable[Result], folder: Path) -> None:
-    """Save a plot of how far each figure is from its goal: to the left of 1 a goal is met.
+    """Save a plot of each figure relative to its goal; values below 1 meet it.
 
     Args:
         results: Those without a goal, or without a peer that it asks for, are left out.

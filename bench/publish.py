@@ -67,7 +67,7 @@ with the number of attendees.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Add a run's results to the published ones, and write page and plots anew."""
+    """Add a run's results to the published ones, and rewrite the page and plots."""
     parser = argparse.ArgumentParser(prog="python -m bench.publish", description=__doc__)
     parser.add_argument("results", nargs="*", type=Path, default=[OUTPUT], help=f"default {OUTPUT}")
     options = parser.parse_args(arguments)
@@ -88,14 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _quiet(name: str, measure: dict[str, Any]) -> bool:
-    """Tell whether the machine was quiet enough for a figure; print what is left out."""
+    """Check whether the machine was quiet enough for a figure; print what is left out."""
     if measure["load"] > BUSY:
         print(f"{name} is left out: the load average was {measure['load']:g}, not {BUSY:g} at most")
     return measure["load"] <= BUSY
 
 
 def measured(run: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run has found, by the names of its measures; details stay behind.
+    """Return a run's results by measure, without details.
 
     Args:
         run: The JSON of ``python -m bench``.
@@ -122,7 +122,7 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(measures: dict[str, Any], *, profiles: Path) -> str:
-    """Return the page: all figures in a table, then each measure with its plot and how it was taken.
+    """Return the page: a table of all figures, then each measure with its plot and method.
 
     Args:
         found: The published results, by measure.
@@ -153,7 +153,7 @@ def page(measures: dict[str, Any], *, profiles: Path) -> str:
 
 
 def _felt(measures: dict[str, Any]) -> list[str]:
-    """Return the table of what is felt; without what has not been measured beside the other tool."""
+    """Return the table of waits that users notice and that were measured with the other tool."""
     rows = []
     for words, name, part in FELT:
         results = _results(measures[name]) if name in measures else []
@@ -207,7 +207,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
 
 
 def _notes(results: Sequence[Result]) -> list[str]:
-    """Return the notes of results, each once: that of one result names it."""
+    """Return the distinct notes of results; a note of one result names it."""
     notes = dict.fromkeys(result.notes for result in results if result.notes)
     shared = {note: [result.what for result in results if result.notes == note] for note in notes}
     return [note if len(whats) > 1 else f"{whats[0]}: {note}" for note, whats in shared.items()]
@@ -235,7 +235,7 @@ def _results(measure: dict[str, Any]) -> list[Result]:
             absent=result["peer_absent"] or "",
             limit=Limit(**result["limit"]) if result["limit"] else None,
             notes=result["notes"] or "",
-            patience=result.get("patience", 0),
+            timeout=result.get("timeout", 0),
         )
         for result in measure["results"]
     ]

@@ -12,7 +12,7 @@ MET, MISSED, UNJUDGED = "met", "missed", "not judged"
 
 @dataclass(frozen=True)
 class Limit:
-    """The most, or with ``at="least"`` the least, that a ratio or our own value may be.
+    """The maximum, or with ``at="least"`` the minimum, of a ratio or our value.
 
     Example:
         >>> str(Limit(0.8)), str(Limit(100, of="value", unit="ms")), str(Limit(1.5, at="least"))
@@ -29,25 +29,25 @@ class Limit:
         return f"{'≤' if self.at == 'most' else '≥'} {self.bound:g} {unit}".rstrip()
 
     def holds(self, measured: float) -> bool:
-        """Tell whether a figure keeps it."""
+        """Check whether a figure is within the limit."""
         return measured <= self.bound if self.at == "most" else measured >= self.bound
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table: what was measured here and at the peer, a sample a round.
+    """A row of the table: the samples of this kit and its peer, one per round.
 
     Attributes:
-        what: For people.
+        what: A readable description.
         unit: Of all samples.
         ours: Samples of this kit.
-        peer: What it is compared with; empty where there is nothing to compare with.
+        peer: The name of the peer; empty without one.
         theirs: Samples of the peer.
         absent: Why the peer has no samples.
         limit: The goal, if there is one.
-        notes: What a reader must know to judge the line.
-        details: More raw figures, kept in the JSON alone.
-        patience: After which the peer is given up: such a sample says that it takes longer; 0 for never.
+        notes: What a reader must know to interpret the row.
+        details: Further raw figures, only in the JSON.
+        timeout: The time limit for the peer, after which a sample is a lower bound; 0 for none.
     """
 
     what: str
@@ -59,23 +59,23 @@ class Result:
     limit: Limit | None = None
     notes: str = ""
     details: dict[str, Any] = field(default_factory=dict)
-    patience: float = 0
+    timeout: float = 0
 
     @property
     def peer_text(self) -> str:
-        """The peer's value for people; empty without samples."""
+        """The peer's value as text; empty without samples."""
         if self.peer_value is None:
             return ""
-        if self.patience and self.peer_value >= self.patience:
-            return f"gave up at {number(self.patience, self.unit)}"
+        if self.timeout and self.peer_value >= self.timeout:
+            return f"gave up at {number(self.timeout, self.unit)}"
         return number(self.peer_value, self.unit)
 
     @property
     def ratio_text(self) -> str:
-        """The ratio for people: at most so much where the peer was given up."""
+        """The ratio as text; an upper bound if the peer timed out."""
         if self.ratio is None:
             return ""
-        given_up = self.patience and (self.peer_value or 0) >= self.patience
+        given_up = self.timeout and (self.peer_value or 0) >= self.timeout
         return f"< {max(self.ratio, 0.01):.2f}" if given_up else f"{self.ratio:.2f}"
 
     @property
@@ -90,7 +90,7 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """Our value as a share of the peer's: of times less is better, of speeds more."""
+        """Our value divided by the peer's: lower is better for times, higher for speeds."""
         return self.value / self.peer_value if self.peer_value else None
 
     @property
@@ -105,7 +105,7 @@ class Result:
 
     @property
     def goal(self) -> float | None:
-        """Our value if it just kept the limit; None without a limit, or the peer that it asks for."""
+        """Our value at the limit; None without a limit, or without the peer that it refers to."""
         if self.limit is None:
             return None
         if self.limit.of == "value":
@@ -114,13 +114,13 @@ class Result:
 
     @property
     def share_of_goal(self) -> float | None:
-        """How much of what the goal allows is used: at most 1 where it is met, whichever side is better."""
+        """The share of the goal that is used: at most 1 if it is met, for times and speeds."""
         if not self.limit or not self.goal or not self.value:
             return None
         return self.value / self.goal if self.limit.at == "most" else self.goal / self.value
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Convert it for JSON."""
         return {
             "what": self.what,
             "unit": self.unit,
@@ -132,13 +132,13 @@ class Result:
             "limit": asdict(self.limit) if self.limit else None,
             "verdict": self.verdict or None,
             "notes": self.notes or None,
-            "patience": self.patience,
+            "timeout": self.timeout,
             "samples": {"ours": list(self.ours), "peer": list(self.theirs)},
             "details": self.details,
         }
 
 
 def number(value: float, unit: str) -> str:
-    """Return three figures that count, and the unit."""
+    """Format a value with three significant digits and its unit."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {unit.split()[0]}"

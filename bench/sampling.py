@@ -1,7 +1,7 @@
-"""In which order rounds are run, and what is read from many samples. Pure.
+"""Order rounds, and compute percentiles of samples. Pure.
 
-Rounds alternate, and each turns the order round, so that what grows slowly (heat, caches, other users of the
-machine) falls on all alike.
+Rounds alternate the order of sides, so that slow changes (heat, caches, other users of the
+machine) affect all sides equally.
 """
 
 import math
@@ -22,7 +22,7 @@ def alternating(names: Sequence[str], rounds: int) -> list[list[str]]:
 
 
 def alternate(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Call each side once a round and return what each has answered.
+    """Call each side once per round and return the results.
 
     Args:
         sides: By name; every call is one sample.

@@ -1,4 +1,4 @@
-"""Results for people: a table, and a line for each thing that a reader must know to judge it."""
+"""Print results as a table, with notes for their interpretation."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ STYLES = {MET: "green", MISSED: "red"}
 def draw(
     results: Iterable[Result], *, states: dict[str, State], failures: dict[str, str], console: Console
 ) -> None:
-    """Print results, what made them doubtful, and what could not be measured.
+    """Print results, reasons for doubt, and what could not be measured.
 
     Args:
         results: In the order of their lines.

@@ -1,4 +1,4 @@
-"""Simulated workers for the measure of the task service: they get tasks, say they are done, and ask again.
+"""Simulated workers of the task service measure: they request tasks and report them as done.
 
     python bench/task_clients.py HOST:PORT FIRST COUNT SECONDS
 
@@ -21,7 +21,7 @@ INCARNATION = 7
 
 
 async def work(master: protocol_pb2_grpc.MasterStub, number: int, until: float) -> int:
-    """Be one worker until then; return how many tasks it has done."""
+    """Run one worker until a deadline; return its number of tasks."""
     progress, done, tasks = Progress(worker=number), 0, master.Tasks()
     while time.perf_counter() < until:
         await tasks.write(progress)
@@ -39,7 +39,7 @@ async def main() -> None:
     address, first, count, seconds = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4])
     with channels.connect(address) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
-        channels.insist(
+        channels.call_with_retry(
             master.RegisterServer, Registration(index=0, address="127.0.0.1:1", incarnation=INCARNATION)
         )
     async with grpc.aio.insecure_channel(address, options=channels.OPTIONS) as channel:

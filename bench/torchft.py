@@ -1,4 +1,4 @@
-"""The peer for losses of workers: torchft, replica groups of one rank each, and its Lighthouse.
+"""The peer for lost workers: torchft's replica groups of one rank each, and its Lighthouse.
 
 The package is installed into a folder of the run, beside this environment's torch. Heartbeats expire after a
 second. Its trainer is ``notebooks/scripts/digits_torchft.py``, which writes the events that ours writes.
@@ -36,7 +36,7 @@ def install(folder: Path) -> Path:
 
 
 class ReplicaGroups(Workers):
-    """Replica groups of one rank each; the run goes on while one of them lives.
+    """Replica groups of one rank each; the run continues while one is alive.
 
     Args:
         folder: Where output lies.
@@ -65,7 +65,7 @@ class ReplicaGroups(Workers):
         return self
 
     def add(self, count: int) -> float:
-        """Start so many groups; return when."""
+        """Start some groups; return the time."""
         now = time.time()
         torchrun = str(Path(sys.executable).with_name("torchrun"))
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Programs run by a bare ``torchrun`` on this machine, and what their epochs say of their speed.
+"""Run programs with a bare ``torchrun`` on this machine, and read their speed from their epochs.
 
 Nothing of the kit takes part: this is the other side of a comparison, or both sides where two programs are
 compared.
@@ -22,7 +22,7 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VIS
 def run(
     program: Path, *, folder: Path, ranks: int = 1, threads: int = 1, flags: Mapping[str, object]
 ) -> list[str]:
-    """Run a program by ``torchrun --nproc-per-node RANKS`` and return the lines that it wrote.
+    """Run a program with ``torchrun --nproc-per-node RANKS``; return its output lines.
 
     Args:
         program: The file.
@@ -65,7 +65,7 @@ def run(
 
 
 def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
-    """Return the images a second of all ranks together, in the last epoch: the first one warms up.
+    """Return the images per second of all ranks in the last epoch; the first one warms up.
 
     Raises:
         MeasureFailed: A rank said nothing of two epochs or more.

@@ -1,4 +1,4 @@
-"""One training run, timed by what the trainer itself says: in a cluster, and by a bare ``torchrun``.
+"""Time a training run by the trainer's events, in a cluster and with a bare ``torchrun``.
 
 Both run the same file with the same flags and the same number of threads; both write their events where this
 machine's clock stamps them, so the times compare. What is compared with what is for the measures.
@@ -26,7 +26,7 @@ COLD = {"spec": {"template": {"metadata": {"annotations": {"trainyard/warm-start
 
 @dataclass(frozen=True)
 class Times:
-    """When a run was submitted, and what it said when; in seconds since 1970.
+    """The times of a run's submission and events, in seconds since 1970.
 
     Attributes:
         submitted: Just before it was asked for.
@@ -60,7 +60,7 @@ class Times:
 
 
 def read(lines: Iterable[str], *, submitted: float, finished: float, ranks: int, warm: int = 0) -> Times:
-    """Return the times in what a run has written.
+    """Read the times in a run's output.
 
     Raises:
         MeasureFailed: A rank did not come to its end.
@@ -77,7 +77,7 @@ def read(lines: Iterable[str], *, submitted: float, finished: float, ranks: int,
 
 
 def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
-    """Train by ``torchrun --nproc-per-node RANKS`` on this machine.
+    """Train with ``torchrun --nproc-per-node RANKS`` on this machine.
 
     Args:
         ranks: How many processes.
@@ -101,7 +101,7 @@ def in_cluster(
     patch: Mapping[str, Any] | None,
     keep: bool = False,
 ) -> Times:
-    """Train by the kit's Indexed Job, a pod a rank; the run is deleted afterwards.
+    """Train with the kit's Indexed Job, one pod per rank; the run is deleted afterwards.
 
     Args:
         cluster: Where.
@@ -127,7 +127,7 @@ def in_cluster(
 
 
 def as_python(ranks: int) -> dict[str, Any]:
-    """Return the patch that lets the pods run the trainer itself, without a torchrun in each.
+    """Return the patch that makes pods run the trainer without torchrun.
 
     torchrun starts a process for each rank, also where there is one rank a pod; this saves it. What torchrun
     would have told the rank is told by the Job.

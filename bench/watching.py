@@ -1,4 +1,4 @@
-"""Seeing objects change through the API's watch, with the time at which it was seen.
+"""Watch objects through the API, with the times of changes.
 
 A stream is opened before the change is asked for and read afterwards, in one thread: the pipe keeps what
 arrives in between, and nothing is polled. Both sides of a comparison are watched by this same code.
@@ -17,13 +17,13 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 
 FRESH_SECONDS = 30  # the server ends a watch after 50
-PATIENCE_SECONDS, GONE_SECONDS, ACCOUNT_SECONDS = 180, 120, 60
+TIMEOUT_SECONDS, GONE_SECONDS, ACCOUNT_SECONDS = 180, 120, 60
 
 Event = tuple[str, Object]
 
 
 class Watch(AbstractContextManager[Any]):
-    """The changes of one kind, from now on.
+    """A watch of one kind of objects.
 
     Args:
         kube: The cluster.
@@ -38,20 +38,20 @@ class Watch(AbstractContextManager[Any]):
         self._version = ""
 
     def refresh(self) -> None:
-        """Open the stream anew if it has become old; call it while nothing is awaited."""
+        """Reopen an old stream; call it while nothing is awaited."""
         if self._stream is None or time.monotonic() - self._opened > FRESH_SECONDS:
             _, self._version = self._kube.get_all_at(self._kind)
             self._open()
 
     def until(
-        self, condition: Callable[[str, Object], bool], *, what: str, patience: float = PATIENCE_SECONDS
+        self, condition: Callable[[str, Object], bool], *, what: str, timeout: float = TIMEOUT_SECONDS
     ) -> tuple[float, Object]:
-        """Return when ``seen`` first held, on the monotonic clock, and the object for which it did.
+        """Return the monotonic time at which a condition first held, and the object.
 
         Raises:
             MeasureFailed: It did not for a long time.
         """
-        last, deadline = "nothing", time.monotonic() + patience
+        last, deadline = "nothing", time.monotonic() + timeout
         while time.monotonic() < deadline:
             for kind, item in self._events:
                 now = time.monotonic()
@@ -59,7 +59,7 @@ class Watch(AbstractContextManager[Any]):
                     return now, item
                 last = f"{kind} {item['metadata'].get('name')}: {json.dumps(item.get('status'))[:400]}"
             self._open()  # the server ends a watch by and by; this goes on where it ended
-        raise MeasureFailed(f"{what} was not seen within {patience:g} s; the last event was {last}")
+        raise MeasureFailed(f"{what} was not seen within {timeout:g} s; the last event was {last}")
 
     def close(self) -> None:
         if self._stream is not None:
@@ -89,13 +89,13 @@ class Watch(AbstractContextManager[Any]):
 
 
 def has_started(pod: Object) -> bool:
-    """Tell whether all containers of a pod run, or have run."""
+    """Check whether all containers of a pod run or have run."""
     states = [status["state"] for status in pod["status"].get("containerStatuses") or []]
     return bool(states) and all("running" in state or "terminated" in state for state in states)
 
 
 def is_complete(job: Object) -> bool:
-    """Tell whether a Job has succeeded.
+    """Check whether a Job has succeeded.
 
     Raises:
         MeasureFailed: It has failed.
@@ -111,7 +111,7 @@ def is_complete(job: Object) -> bool:
 
 
 def wait_account(kube: Kube) -> None:
-    """Wait until the namespace has its service account, without which pods are refused.
+    """Wait until the namespace has its service account, without which pods are rejected.
 
     Raises:
         WaitTimeout: It has not got it.

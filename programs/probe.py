@@ -1,10 +1,10 @@
-"""Print what the processes of ranks do, and what each rank answers: ``python probe.py [ANCESTOR]``.
+"""Print the state of processes and the reports of ranks: ``python probe.py [ANCESTOR]``.
 
-It runs in a pod by exec, or on this machine for the processes below one, and imports the standard library
-alone. What answers is ``ranks/sitecustomize.py``; a rank without it has no ``report``.
+It runs in a pod by exec, or on this machine for the descendants of a process, and imports only the standard
+library. Ranks report through ``ranks/sitecustomize.py``; a rank without it has no ``report``.
 """
 
-# ruff: noqa: PTH123, PTH208 - it is sent as it is, and starts faster without pathlib
+# ruff: noqa: PTH123, PTH208 - it starts faster without pathlib
 import json
 import os
 import shutil
@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 
-SECONDS, PATIENCE = 0.5, 3.0  # between two looks; for an answer
-PREFIX = "/trainyard-rank-"  # of the folders of sockets
+SAMPLE_SECONDS, TIMEOUT = 0.5, 3.0  # between two samples; of a report
+PREFIX = "/trainyard-rank-"  # of the socket directories
 
 
 def read(path: str) -> str:
@@ -41,11 +41,11 @@ def is_below(pid: int, ancestor: int, processes: dict[int, tuple[str, int, int]]
     return pid == ancestor
 
 
-def answer(path: str) -> object:
-    """Ask a rank where it is; one that is paused does not answer."""
+def read_report(path: str) -> object:
+    """Read the report of a rank; None if it does not respond, such as a paused one."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             connection.connect(path)
             parts = []
             while part := connection.recv(65536):
@@ -56,9 +56,9 @@ def answer(path: str) -> object:
 
 
 def rows(ancestor: int) -> list[dict[str, object]]:
-    """Describe the processes below one, or all; without this one and its children."""
+    """Describe the descendants of a process, or all, without this process and its children."""
     before, began = sample(), time.monotonic()
-    time.sleep(SECONDS)
+    time.sleep(SAMPLE_SECONDS)
     after, seconds = sample(), time.monotonic() - began
     sockets = [line.split()[-1] for line in read("/proc/net/unix").splitlines() if PREFIX in line]
     paths = {int(path.rpartition("/")[2]): path for path in sockets if path.rpartition("/")[2].isdigit()}
@@ -68,7 +68,7 @@ def rows(ancestor: int) -> list[dict[str, object]]:
             continue
         command = " ".join(read(f"/proc/{pid}/cmdline").split("\0")[:-1])[:300]
         env = dict(item.split("=", 1) for item in read(f"/proc/{pid}/environ").split("\0") if "=" in item)
-        reported = answer(paths[pid]) if pid in paths and state not in "TtZ" else None
+        reported = read_report(paths[pid]) if pid in paths and state not in "TtZ" else None
         stack = ""
         if spy and reported is None and "python" in command:
             dump = [spy, "dump", "--nonblocking", "--pid", str(pid)]

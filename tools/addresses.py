@@ -1,4 +1,4 @@
-"""Write the project's addresses wherever one stands, from one setting: ``repository`` in pyproject.toml.
+"""Write the project's addresses from one setting, ``repository`` in pyproject.toml.
 
     python tools/addresses.py            # after [tool.trainyard] repository = "https://github.com/OWNER/NAME"
 
@@ -65,19 +65,19 @@ def setting(project: dict[str, Any]) -> str:
 
 
 def hosted_cell(repository: str, version: str) -> str:
-    """Write the cell that sets up a hosted notebook: wheels of a release, or those beside the notebook."""
+    """Write the cell that sets up a hosted notebook with the wheels of a release, or those beside it."""
     place = f"{repository}/releases/expanded_assets/v{version}" if repository else "."
     return CELL.format(place=place, pins=" ".join(f"{name}=={version}" for name in DISTRIBUTIONS))
 
 
 def badges(repository: str) -> str:
-    """Write the badges that open the course at a service; none without a repository."""
+    """Write the badges that open the course in hosted services; none without a repository."""
     path = urlsplit(repository).path.strip("/")
     return "".join(f"{badge}({link.replace('PATH', path)})\n" for badge, link in BADGES.items() if path)
 
 
 def replace(path: Path, pattern: str, content: str) -> None:
-    """Replace the first place in a file that a pattern matches, across lines."""
+    """Replace the first match of a pattern in a file, across lines."""
     text = path.read_text(encoding="utf-8")
     path.write_text(re.sub(pattern, lambda _: content, text, count=1, flags=re.DOTALL), encoding="utf-8")
 

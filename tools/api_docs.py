@@ -84,7 +84,7 @@ def _table(rows: Iterator[tuple[str, str]]) -> list[str]:
 
 
 def main() -> int:
-    """Write the page, or with --check say whether it is up to date."""
+    """Write the page, or check with --check whether it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit status 1 if the page is outdated"

@@ -1,4 +1,4 @@
-"""Obtain a browser for the tests: playwright's own Chromium, or where it cannot be had the system's.
+"""Find or install a browser for the tests: playwright's Chromium, or else the system's.
 
     python tools/browser.py             # say which one there is
     python tools/browser.py --install   # and install one that is missing, on Debian as root by apt-get
@@ -17,7 +17,7 @@ SECONDS = 600
 
 
 def find() -> str | None:
-    """Return the path of a Chromium, playwright's if it is there."""
+    """Return the path of a Chromium, preferably playwright's."""
     from playwright.sync_api import sync_playwright  # a browser's driver, and only developers have it
 
     with sync_playwright() as driver:
@@ -28,7 +28,7 @@ def find() -> str | None:
 
 
 def install() -> None:
-    """Download playwright's Chromium; where that fails, install Debian's."""
+    """Download playwright's Chromium; if that fails, install Debian's."""
     if _run([sys.executable, "-m", "playwright", "install", "chromium"]):
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):

@@ -45,7 +45,7 @@ LINK = re.compile(r"\[([^\]\n]+)\]\(((?![a-z]+:|#)[^)\s#]+)(#[^)\s]*)?\)")
 
 
 def build(site: Path, version: str, base: str, reports: Path) -> None:
-    """Collect the pages, and let Sphinx build a version of the site; a warning of Sphinx is an error.
+    """Collect the pages and build a version of the site with Sphinx; warnings are errors.
 
     Args:
         site: The site's folder, of which that of the version is written anew.
@@ -54,7 +54,7 @@ def build(site: Path, version: str, base: str, reports: Path) -> None:
         reports: Executed notebooks, with the names of those in ``notebooks/``.
 
     Raises:
-        CalledProcessError: Sphinx found something wrong, and said what.
+        CalledProcessError: Sphinx reported a warning or an error.
     """
     source, output = site.with_name(site.name + "-source"), site / version
     for folder in filter(Path.exists, (source, output)):
@@ -96,7 +96,7 @@ def list_versions(site: Path, base: str) -> None:
 
 
 def copy_page(path: Path, source: Path, reports: Path, names: set[str]) -> None:
-    """Copy a page, a notebook as it was executed, with links that lead somewhere in the site."""
+    """Copy a page, or an executed notebook, with its links adapted to the site."""
     executed, here = reports / path.name, path.relative_to(ROOT).parent
     found = executed if path.suffix == ".ipynb" and executed.exists() else path
     goal = source / page_name(path.relative_to(ROOT).as_posix())
@@ -110,7 +110,7 @@ def page_name(name: str) -> str:
 
 
 def linked(link: re.Match[str], here: Path, names: set[str]) -> str:
-    """Let a link lead to a page, an image or a heading; of what the site has not, the words stay."""
+    """Adapt a link to the site; keep only the text if the site does not have its target."""
     words, target, heading = link[1], link[2], link[3] or ""
     if heading.startswith("#cell-id="):  # leads to a cell in JupyterLab; a page has none
         heading = ""
@@ -128,7 +128,7 @@ def linked(link: re.Match[str], here: Path, names: set[str]) -> str:
 
 
 def contents(names: set[str]) -> str:
-    """Write the site's table of contents; pages that no chapter names come last."""
+    """Write the site's table of contents; pages without a chapter come last."""
     rest, blocks = names - {"README.md"}, []
     chapters = [*CHAPTERS, ("Reference", ("*",))]
     for title, patterns in chapters:
@@ -145,7 +145,7 @@ def contents(names: set[str]) -> str:
 
 
 def entry(name: str) -> str:
-    """Name a page in the table of contents: a notebook with its number, and all others by their headings."""
+    """Return a page's title in the table of contents; notebooks have their numbers."""
     if not name.endswith(".ipynb"):
         return name
     heading = json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"][0]["source"][0]

@@ -1,4 +1,4 @@
-"""Check .ci/run by shellcheck and GitHub's workflows by actionlint.
+"""Check .ci/run with shellcheck and GitHub's workflows with actionlint.
 
 No Python package has actionlint: Go builds it once. Where there is neither the program nor a way to get it, a
 line says so and the workflows stay unchecked, unless ``TRAINYARD_NEEDS_ACTIONLINT`` is set, as in continuous
@@ -19,7 +19,7 @@ SHELLCHECK = BIN / "shellcheck"
 
 
 def obtain_actionlint(folder: Path) -> Path | None:
-    """Return the program of this version, built into a folder if it is not there; None if that fails."""
+    """Return the program of this version, building it if it is missing; None if that fails."""
     program = folder / f"actionlint-{VERSION}"
     if program.exists():
         return program
@@ -31,7 +31,7 @@ def obtain_actionlint(folder: Path) -> Path | None:
 
 
 def check(root: Path) -> bool:
-    """Check the script and the workflows of a repository; return whether both passed."""
+    """Check the script and workflows of a repository; return whether they pass."""
     passed = True
     if SHELLCHECK.exists():
         command: list[str | Path] = [SHELLCHECK, "--severity=warning", root / ".ci" / "run"]

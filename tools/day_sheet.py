@@ -1,4 +1,4 @@
-"""Write docs/day.html, half a day and a day of the course on one page of A4, and the minutes in the guide.
+"""Write docs/day.html, the half-day and full-day agendas on a page, and the minutes in the guide.
 
     .venv/bin/python tools/day_sheet.py
 
@@ -80,13 +80,13 @@ Predict, then run. On a cloud: who deletes the cluster, at what time? ________</
 
 
 def read(number: str) -> NotebookNode:
-    """Read a notebook, its solutions as code."""
+    """Read a notebook, with its solutions as code."""
     (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
     return unfold(nbformat.read(path, as_version=4))
 
 
 def minutes(cells: Sequence[NotebookNode]) -> float:
-    """Count what cells take a learner, without the machine: reading, running, and doing exercises."""
+    """Estimate a learner's minutes for cells: reading, running and exercises, without machine time."""
     markdown = [cell for cell in cells if cell.cell_type == "markdown"]
     code = [
         cell for cell in cells if cell.cell_type == "code" and "hosted" not in cell.metadata.get("tags", ())
@@ -98,7 +98,7 @@ def minutes(cells: Sequence[NotebookNode]) -> float:
 
 
 def sections(notebook: NotebookNode) -> dict[str, float]:
-    """Count the minutes of each section: the goal first, what follows the lesson last."""
+    """Estimate the minutes of each section, from the goal to the appendix."""
     title, counted = "goal", {"goal": 0.0}
     for cell in notebook.cells:
         pieces = (
@@ -116,20 +116,20 @@ def sections(notebook: NotebookNode) -> dict[str, float]:
 
 
 def measure(number: str) -> tuple[str, int, int]:
-    """Read a notebook's title, its minutes for a learner, and its seconds for the machine."""
+    """Read a notebook's title, a learner's minutes and the machine's seconds."""
     notebook = read(number)
     title = notebook.cells[0].source.partition("\n")[0].removeprefix("# ")
     return title, round(minutes(notebook.cells)), notebook.metadata.trainyard.seconds
 
 
 def slot(number: str) -> int:
-    """Return the minutes of a notebook in an agenda: the learner's, the machine's, a tenth for questions."""
+    """Return a notebook's minutes in an agenda: the learner's, the machine's, and a tenth for questions."""
     _, reading, machine = measure(number)
     return 5 * round(1.1 * (reading + machine / 60) / 5)
 
 
 def fill_guide(text: str) -> str:
-    """Write the minutes into the guide's agenda, and those of each section into its table."""
+    """Write the minutes of notebooks and sections into the guide's tables."""
 
     def row(match: re.Match[str]) -> str:
         counted = sections(read(match[1])).items()
@@ -146,7 +146,7 @@ def fill_guide(text: str) -> str:
 
 
 def rows(plan: tuple[str, ...], clock: datetime) -> tuple[str, datetime]:
-    """Write a plan's rows from a time on; return them and the time at its end."""
+    """Write the rows of an agenda from a start time; return them and the end time."""
     lines = []
     for entry in plan:
         checkpoint, skip = CHECKPOINTS.get(entry, ("", ""))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Debian's packages whose programs judge what the kit writes; tests that lack one are skipped.
+"""Debian packages with programs that validate the kit's output; tests without them are skipped.
 
     apt-get install $(python3 tools/debian_packages.py)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run a developer's task: what each target of the Makefile stands for, and what is wanted less often.
+"""Run a developer task: the targets of the Makefile, and less common ones.
 
     python3 tools/dev.py --help
     python3 tools/dev.py test-slow WORKERS=2
@@ -44,7 +44,7 @@ IN_BOTH_MODES = (
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its function, whose docstring is its help, and the words that it reads."""
+    """A task: its function, whose docstring is the help text, and its settings."""
 
     function: Callable[[Commands], None]
     words: tuple[str, ...]
@@ -54,7 +54,7 @@ TASKS: dict[str, Task] = {}
 
 
 def run_each(commands: Commands, *tasks: str) -> None:
-    """Run every task, whatever became of those before it.
+    """Run every task, even after failures.
 
     Raises:
         TaskError: Some failed; it names them.
@@ -71,7 +71,7 @@ def run_each(commands: Commands, *tasks: str) -> None:
 
 
 def task(words: str = "") -> Callable[[Callable[[Commands], None]], Callable[[Commands], None]]:
-    """Make a function a task of its name, with hyphens."""
+    """Register a function as a task, named with hyphens."""
 
     def add(function: Callable[[Commands], None]) -> Callable[[Commands], None]:
         TASKS[function.__name__.replace("_", "-")] = Task(function, tuple(words.split()))
@@ -81,7 +81,7 @@ def task(words: str = "") -> Callable[[Callable[[Commands], None]], Callable[[Co
 
 
 def make_targets() -> list[str]:
-    """Return the tasks that are targets of the Makefile as well."""
+    """Return the tasks that are also targets of the Makefile."""
     (targets,) = re.findall(r"^TARGETS = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     return targets.split()
 
@@ -104,7 +104,7 @@ def help(commands: Commands) -> None:
 
 @task()
 def setup(commands: Commands) -> None:
-    """Make the environment, obtain Kubernetes and operators; BUNDLE=FILE needs no network."""
+    """Create the environment, get Kubernetes and operators; BUNDLE=FILE needs no network."""
     commands.setup()
 
 
@@ -123,7 +123,7 @@ def run(commands: Commands) -> None:
 
 @task("PORT IP")
 def lab(commands: Commands) -> None:
-    """Open JupyterLab on the notebooks, while Kubernetes may still be built; PORT=8888, IP=127.0.0.1."""
+    """Open JupyterLab on the notebooks, even while Kubernetes is being built; PORT=8888, IP=127.0.0.1."""
     # The clone is JupyterLab's folder: notebooks show pictures and link to files that are beside theirs.
     first = "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb"
     options = jupyter_options(commands, os.environ, root=os.getuid() == 0)
@@ -132,7 +132,7 @@ def lab(commands: Commands) -> None:
 
 @task()
 def browser(commands: Commands) -> None:
-    """Obtain a browser for the tests: playwright's, or on Debian, as root, the system's."""
+    """Install a browser for the tests: playwright's, or the system's on Debian as root."""
     commands.setup()
     commands.module("tools/browser.py", "--install")
 
@@ -146,40 +146,40 @@ def lint(commands: Commands) -> None:
 
 @task("WORKERS TESTS RECHECK")
 def test(commands: Commands) -> None:
-    """Lint, then run the unit, node, cluster, notebook and browser tests, but for the slow ones."""
+    """Lint, then run the unit, node, cluster, notebook and browser tests, except slow ones."""
     browser(commands)
     run_each(commands, "lint", "test-quick")
 
 
 @task("WORKERS TESTS RECHECK")
 def test_quick(commands: Commands) -> None:
-    """Run the tests of `make test` in an environment that is set up; TESTS="tests/unit tests/node"."""
+    """Run the tests of `make test` in the existing environment; TESTS="tests/unit tests/node"."""
     commands.side_by_side("not slow", *commands.many("TESTS", "tests"))
 
 
 @task("WORKERS")
 def test_slow(commands: Commands) -> None:
-    """Run the tests that `make test` leaves out, but for those that take minutes."""
+    """Run the tests that `make test` leaves out, except those that take minutes."""
     browser(commands)
     commands.side_by_side("slow and not long", "tests")
 
 
 @task("WORKERS")
 def test_all(commands: Commands) -> None:
-    """Run every test, those that take minutes as well; those of pods in plain mode, too."""
+    """Run every test, including slow ones and those of pods in plain mode."""
     browser(commands)
     run_each(commands, "lint", "test-each", "test-plain")
 
 
 @task()
 def test_each(commands: Commands) -> None:
-    """Run every test, one after the other, in an environment that is set up."""
+    """Run every test, one after the other, in the existing environment."""
     commands.pytest("tests")
 
 
 @task("WORKERS")
 def test_plain(commands: Commands) -> None:
-    """Run the tests of pods in plain mode, in an environment that is set up."""
+    """Run the tests of pods in plain mode in the existing environment."""
     paths = [
         path for name in IN_BOTH_MODES.split() for path in sorted(ROOT.glob(f"tests/node/test_{name}.py"))
     ]
@@ -197,7 +197,7 @@ def test_wheel(commands: Commands) -> None:
 
 @task()
 def test_hosted(commands: Commands) -> None:
-    """Run notebooks that set themselves up in a container without privileges, with its packages (9 GB)."""
+    """Run self-installing notebooks in an unprivileged container, with its packages (9 GB)."""
     commands.setup()
     commands.install("setuptools", "ziglang")
     commands.pytest("tests/cluster/test_hosted.py")
@@ -212,13 +212,13 @@ def test_clouds(commands: Commands) -> None:
 
 @task()
 def test_clouds_slow(commands: Commands) -> None:
-    """Run the clouds' slow tests, in an environment that is set up."""
+    """Run the clouds' slow tests in the existing environment."""
     commands.side_by_side("slow and not long", "tests/cloud", workers="2")
 
 
 @task("COURSES")
 def test_courses(commands: Commands) -> None:
-    """Run the course on each simulated cloud in turn, as each wants the machine, or on COURSES=FILES."""
+    """Run the course on each simulated cloud, one after the other; or COURSES=FILES."""
     commands.setup()
     files = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/cloud/test_notebooks_on_*.py"))
     courses = commands.many("COURSES") or [str(path) for path in files]
@@ -227,21 +227,21 @@ def test_courses(commands: Commands) -> None:
 
 @task("HOURS SEED CREATE")
 def soak(commands: Commands) -> None:
-    """Disturb a cluster of thirty attendees for an hour; SEED=N does the same again; CREATE=200 clusters."""
+    """Disturb a cluster of thirty attendees for an hour; SEED=N repeats a run; CREATE=200 clusters."""
     commands.setup()
     commands.module("tools/soak_cluster.py", *commands.flags("HOURS SEED CREATE"))
 
 
 @task("SEED")
 def soak_elastic(commands: Commands) -> None:
-    """Disturb an elastic run for ten minutes, at random; SEED=N does the same again."""
+    """Disturb an elastic run at random for ten minutes; SEED=N repeats it."""
     commands.setup()
     commands.module("tools/soak_elastic.py", *commands.flags("SEED"))
 
 
 @task("TARGET SECONDS")
 def fuzz(commands: Commands) -> None:
-    """Fuzz what takes bytes from pods and users: TARGET= of tests/fuzz, or all; SECONDS= each, or 60."""
+    """Fuzz the parsers of untrusted input: TARGET= of tests/fuzz, or all; SECONDS= each, or 60."""
     commands.setup()
     commands.install("--target", "build/fuzz", "atheris")
     program: list[str | Path] = [commands.python, "-m", "tests.fuzz", commands.word("SECONDS", "60")]
@@ -267,14 +267,14 @@ def test_kubelet(commands: Commands) -> None:
 
 @task("SOURCES NAMES")
 def operators(commands: Commands) -> None:
-    """Build public operators, start them by their manifests, run their quick starts; SOURCES=DIR, NAMES=."""
+    """Build public operators, start them from manifests, run their quick starts; SOURCES=DIR, NAMES=."""
     commands.setup()
     commands.module("tools/operators.py", *commands.flags("SOURCES"), *commands.many("NAMES"))
 
 
 @task("PROGRAMS NAMES SOURCES")
 def test_programs(commands: Commands) -> None:
-    """Run public programs and manifests as they are, in PROGRAMS=FOLDER.
+    """Run unmodified public programs and manifests from PROGRAMS=FOLDER.
 
     NAMES="mnist dask"; repositories that are not there are fetched, SOURCES=FOLDER has mirrors of them.
     """
@@ -286,7 +286,7 @@ def test_programs(commands: Commands) -> None:
 
 @task("DATA")
 def figures(commands: Commands) -> None:
-    """Measure the published accuracies on real data: what DATA=DIR has of MNIST/raw, cifar-10-batches-py."""
+    """Measure the published accuracies on real data in DATA=DIR: MNIST/raw, cifar-10-batches-py."""
     commands.setup()
     data = commands.word("DATA", "data")
     ranks, trainers = ("-m", "torch.distributed.run", "--standalone"), "trainers/cifar10-model"
@@ -302,7 +302,7 @@ def figures(commands: Commands) -> None:
 
 @task("PACK")
 def gpu(commands: Commands) -> None:
-    """Try what needs a GPU on this machine, in eight minutes; PACK=FILE without a network: tools/gpu.py."""
+    """Test the GPU features on this machine in eight minutes; PACK=FILE without a network: tools/gpu.py."""
     pack = commands.word("PACK")
     if pack:
         commands.run(sys.executable, "tools/gpu.py", "--use", pack)
@@ -313,7 +313,7 @@ def gpu(commands: Commands) -> None:
 
 @task("MEASURES")
 def bench(commands: Commands) -> None:
-    """Measure this kit beside its peers, in one run of twenty minutes; MEASURES="pod_start idle"."""
+    """Benchmark this kit against its peers in twenty minutes; MEASURES="pod_start idle"."""
     commands.setup()
     names = commands.many("MEASURES")
     commands.module("-m", "bench", *(["--only", *names] if names else []))
@@ -321,7 +321,7 @@ def bench(commands: Commands) -> None:
 
 @task("BASE")
 def site(commands: Commands) -> None:
-    """Build this version's web site in build/site, of README, executed notebooks and docs; BASE=/path/."""
+    """Build this version's web site from README, executed notebooks and docs in build/site; BASE=/path/."""
     commands.setup()
     commands.install("myst-nb", "sphinx", "sphinx-book-theme", to="build/site-environment")
     commands.run("build/site-environment/bin/python", "tools/build_site.py", *commands.flags("BASE"))
@@ -350,7 +350,7 @@ def newest(commands: Commands) -> None:
 
 @task()
 def types(commands: Commands) -> None:
-    """Measure by pyright how much of kitlib's public API has types."""
+    """Measure with pyright how much of kitlib's public API is typed."""
     commands.install("pyright[nodejs]", to="build/types-environment")
     pyright: list[str | Path] = ["build/types-environment/bin/pyright", "--pythonpath", commands.python]
     try:
@@ -366,7 +366,7 @@ def _npm(commands: Commands, package: str) -> None:
 
 @task()
 def slides(commands: Commands) -> None:
-    """Make build/slides.html of docs/slides.md; needs Node.js."""
+    """Build build/slides.html from docs/slides.md; needs Node.js."""
     _npm(commands, MARP)
     shutil.copytree(ROOT / "docs" / "images", ROOT / "build" / "images", dirs_exist_ok=True)
     commands.run("build/node_modules/.bin/marp", "docs/slides.md", "--output", "build/slides.html")
@@ -374,7 +374,7 @@ def slides(commands: Commands) -> None:
 
 @task()
 def diagrams(commands: Commands) -> None:
-    """Render docs/diagrams as pictures; needs Node.js."""
+    """Render docs/diagrams as images; needs Node.js."""
     _npm(commands, D2)
     commands.run("cp", "tools/diagrams.mjs", "build/")
     commands.run("node", "build/diagrams.mjs")
@@ -382,7 +382,7 @@ def diagrams(commands: Commands) -> None:
 
 @task("ARCH")
 def wheel(commands: Commands) -> None:
-    """Make the control plane a Python package for machines without Go, in dist/; ARCH="amd64 arm64"."""
+    """Build wheels of the control plane for machines without Go in dist/; ARCH="amd64 arm64"."""
     commands.setup()
     commands.install("setuptools", "ziglang")
     commands.module("tools/wheel.py", "--output=dist", *commands.many("ARCH"))
@@ -390,7 +390,7 @@ def wheel(commands: Commands) -> None:
 
 @task("PARTS NEED TAG")
 def release(commands: Commands) -> None:
-    """Make what a release publishes, in dist/, and name what is missing here; PARTS=, NEED=, TAG=."""
+    """Build the artifacts of a release in dist/, and name missing ones; PARTS=, NEED=, TAG=."""
     commands.setup(packages=True)
     commands.install("setuptools", "ziglang")
     parts = [f"--part={part}" for part in commands.many("PARTS")]
@@ -439,7 +439,7 @@ def image_push(commands: Commands) -> None:
 
 @task("IMAGE")
 def image_index(commands: Commands) -> None:
-    """Put the pushed images of both architectures together as one, and write it to published.toml: IMAGE=…"""
+    """Combine the pushed images of both architectures, and write the result to published.toml: IMAGE=…"""
     images, name = [_tag(commands, architecture) for architecture in ("amd64", "arm64")], _tag(commands)
     tools = ("docker", "buildx", "imagetools")
     commands.run(*tools, "create", "--tag", name, *images)
@@ -455,20 +455,20 @@ def image_index(commands: Commands) -> None:
 
 @task()
 def pins(commands: Commands) -> None:
-    """Write constraints.txt anew from the environment."""
+    """Rewrite constraints.txt from the environment."""
     commands.setup()
     commands.module("tools/pin.py")
 
 
 @task()
 def clean(commands: Commands) -> None:
-    """Delete the environment, the reports and the caches of tools; clusters and the control plane stay."""
+    """Delete the environment, reports and tool caches; keep clusters and the control plane."""
     names = ("reports", "build", "dist", ".pytest_cache", ".ruff_cache", ".import_linter_cache")
     commands.run("rm", "-rf", commands.bin.parent, *names, *(path.name for path in ROOT.glob("*.egg-info")))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the task that is asked for, with its words."""
+    """Run the requested task with its settings."""
     name, *tasks = arguments or ["help"]
     name = "help" if name in ("-h", "--help") else name
     if name not in TASKS:

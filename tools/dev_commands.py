@@ -1,4 +1,4 @@
-"""The commands of a developer's task (``dev.py``): run one after the other, or printed.
+"""Run or print the commands of a developer task (``dev.py``).
 
 What any task needs is here: the environment's programs, its set-up, pytest, pinned packages. Which tasks
 there are, and what each runs, is in ``dev.py``.
@@ -20,7 +20,7 @@ TESTS_FAILED = 1  # pytest's exit status where all tests have run
 
 
 class TaskError(Exception):
-    """Say which command or task failed.
+    """The command or task that failed.
 
     Attributes:
         status: The command's exit status; 0 where none has run.
@@ -32,7 +32,7 @@ class TaskError(Exception):
 
 
 class Commands:
-    """The commands of a task, with its words: run one after the other, or printed."""
+    """The commands of a task with its settings, which are run in order or printed."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self.words = words
@@ -44,15 +44,15 @@ class Commands:
         }
 
     def word(self, name: str, default: str = "") -> str:
-        """Return a word's value, the default if it is unset or empty."""
+        """Return a setting's value, the default if it is unset or empty."""
         return self.words.get(name) or default
 
     def many(self, name: str, default: str = "") -> list[str]:
-        """Return the values of a word that takes several."""
+        """Return the values of a setting that takes several."""
         return self.word(name, default).split()
 
     def flags(self, names: str) -> list[str]:
-        """Return an option for each of these words that is set: TIME_LIMIT=30m is --time-limit=30m."""
+        """Return an option for each given setting: TIME_LIMIT=30m is --time-limit=30m."""
         return [
             f"--{name.lower().replace('_', '-')}={self.words[name]}"
             for name in names.split()
@@ -86,7 +86,7 @@ class Commands:
             raise TaskError(what, process.returncode)
 
     def setup(self, *command: str | Path, packages: bool = False) -> None:
-        """Set up what is missing; then run the command, while Kubernetes may still be built beside it."""
+        """Set up what is missing, then run the command; Kubernetes may still be building."""
         bundle = self.word("BUNDLE")
         if bundle:
             self.run(sys.executable, "-m", "localkube.bundles", "use", bundle)
@@ -105,7 +105,7 @@ class Commands:
         self.run(self.python, "-m", "pytest", *words, **environment)
 
     def side_by_side(self, marker: str, *paths: str, workers: str = "", **environment: str) -> None:
-        """Run tests several files at a time, as most wait rather than compute; each worker has its clusters.
+        """Run several test files at a time, as most wait rather than compute; each worker has own clusters.
 
         Files begin in the order of tests/conftest.py: what takes longest first, and unit tests fill the gaps.
         With ``RECHECK=10``, up to so many that fail are run once more, alone on the machine.
@@ -137,7 +137,7 @@ class Commands:
 
 
 def jupyter_options(commands: Commands, environment: Mapping[str, str], *, root: bool) -> list[str]:
-    """List the options of JupyterLab on this machine; print what its user has to know first.
+    """List the options of JupyterLab on this machine; print notes for its user.
 
     Raises:
         TaskError: PORT is no port.
@@ -159,7 +159,7 @@ def jupyter_options(commands: Commands, environment: Mapping[str, str], *, root:
 
 
 def tunnel(connection: Sequence[str], port: str) -> str:
-    """Write the command that forwards a port of the machine to which ssh has connected.
+    """Write the command that forwards a port over ssh.
 
     Args:
         connection: As in SSH_CONNECTION: the client's address and port, the server's address and port.
@@ -173,7 +173,7 @@ def tunnel(connection: Sequence[str], port: str) -> str:
 
 
 def free_port(first: int) -> int:
-    """Find the first free port of the loopback from this one on."""
+    """Find the first free port on the loopback, starting at this one."""
     for port in range(first, 2**16):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Execute one notebook with papermill, in a process of its own, and say which cell it is at.
+"""Execute one notebook with papermill in a separate process, and report the current cell.
 
 Its solutions, which are folded where it is stored, are executed as well (``solutions.py``).
 A process of its own, because nbclient takes over the signal handlers of the one that it runs in; so the

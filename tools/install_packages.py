@@ -1,4 +1,4 @@
-"""Install the packages that constraints.txt pins into the environment of the interpreter that runs this.
+"""Install the packages pinned in constraints.txt into the environment of this interpreter.
 
 uv does it, which unpacks while it downloads, and keeps what it fetched for the next environment. It asks the
 servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build of torch is enough, 0.2 GB in
@@ -49,7 +49,7 @@ _SIZE = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG])iB\)")
 
 
 class InstallError(Exception):
-    """Says what failed and what to do next."""
+    """The message names what failed and the fix."""
 
 
 def say(line: str) -> None:
@@ -57,7 +57,7 @@ def say(line: str) -> None:
 
 
 def uv_environment(configuration: str) -> dict[str, str]:
-    """Return the variables by which uv uses the servers that pip is configured for.
+    """Return the variables that make uv use the servers of pip's configuration.
 
     Args:
         configuration: What ``pip config list`` prints.
@@ -77,7 +77,7 @@ def uv_environment(configuration: str) -> dict[str, str]:
 
 
 def torch_build(environment: Mapping[str, str]) -> str:
-    """Choose the build of torch, and say why: ``cpu``, or ``default``, which brings CUDA.
+    """Choose the build of torch and print the reason: ``cpu``, or ``default`` with CUDA.
 
     Args:
         environment: Of uv.
@@ -102,7 +102,7 @@ def torch_build(environment: Mapping[str, str]) -> str:
 
 
 def cpu_index_problem(environment: Mapping[str, str]) -> str:
-    """Ask PyTorch's index of CPU builds for the pinned versions; return what went wrong, or nothing."""
+    """Query PyTorch's index of CPU builds for the pinned versions; return the problem, if any."""
     probe = [sys.executable, "-m", "uv", "pip", "compile", "--python", sys.executable, "--no-deps"]
     probe += ["--torch-backend=cpu", "--constraints", CONSTRAINTS, "-"]
     brief = {"UV_HTTP_TIMEOUT": str(PROBE_SECONDS), "UV_HTTP_RETRIES": "0"}
@@ -125,7 +125,7 @@ def cpu_index_problem(environment: Mapping[str, str]) -> str:
 
 
 def progress(lines: Iterable[str]) -> Iterator[str]:
-    """Turn what uv prints into lines that say how many megabytes are here.
+    """Convert uv's output to lines with the downloaded megabytes.
 
     Example:
         >>> list(progress(["Downloading torch (539.1MiB)", " Downloaded torch"]))[-1]
@@ -146,7 +146,7 @@ def progress(lines: Iterable[str]) -> Iterator[str]:
 
 
 def check_space(place: Path, build: str) -> None:
-    """Refuse to begin what the disk cannot hold.
+    """Check that the disk has enough space.
 
     Raises:
         InstallError: Too little is free.
@@ -160,7 +160,7 @@ def check_space(place: Path, build: str) -> None:
 
 
 def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
-    """Install ``requirements``, which are pip's words, in the versions that uv's options ask for.
+    """Install ``requirements``, as pip takes them, in the versions given by uv's options.
 
     Raises:
         InstallError: The disk is too small, or uv fails; its words are above.
@@ -186,7 +186,7 @@ def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
 
 
 def compile_used() -> None:
-    """Import what a run uses, which compiles it.
+    """Import the modules that a run uses, to compile them.
 
     Raises:
         InstallError: It cannot be imported.

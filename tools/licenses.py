@@ -1,4 +1,4 @@
-"""Collect the licence texts of the Go modules in programs, for a wheel that holds these programs.
+"""Collect the licence texts of the Go modules in a wheel's programs.
 
 Which modules these are, Go has written into each program (``go version -m``); their texts are in their
 sources, as the module proxy has them. Bills of materials, which name the same modules, are ``sbom.py``'s.
@@ -19,7 +19,7 @@ DEVELOPED = "(devel)"
 
 
 def modules(program: Path, *, go: str) -> set[tuple[str, str]]:
-    """Return path and version of each module in a program, whose sources a proxy has.
+    """Return path and version of each module in a program.
 
     Args:
         program: A program; there is nothing of Go in a script.
@@ -46,7 +46,7 @@ def modules(program: Path, *, go: str) -> set[tuple[str, str]]:
 
 
 def collect(programs: Iterable[Path], folder: Path, *, go: str) -> list[str]:
-    """Copy the texts of all modules of the programs, and of Go's own library, into a folder for each.
+    """Copy the licence texts of all modules in the programs, and of Go's library, to a folder each.
 
     Returns:
         The modules that have none, as ``path@version``.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build operators from their sources, start them by their published manifests, and run their quick starts.
+"""Build operators from source, start them from their published manifests, and run their quick starts.
 
     python tools/operators.py --sources DIR kube-state-metrics
 
@@ -43,7 +43,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|\n"
 
 
 class StepError(Exception):
-    """A command failed; the text is the end of its output."""
+    """A command failed; the message is the end of its output."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def build(operator: Operator, source: Path, cache: Path) -> dict[str, Path]:
 
 
 def base_layer(operator: Operator, cache: Path) -> Path:
-    """Make the layer of a small Debian with packages, or take it from the cache."""
+    """Build the layer of a small Debian with packages, or get it from the cache."""
     layer = cache / "bases" / f"{operator.name}-{operator.tag}.tar"
     if not layer.exists():
         with tempfile.TemporaryDirectory(dir=cache) as root:
@@ -273,7 +273,7 @@ def write_image(goal: Path, name: str, layers: Sequence[Path], command: Sequence
 
 
 def load_images(operator: Operator, source: Path, programs: Mapping[str, Path], cache: Path) -> None:
-    """Make the images that the manifests name, and load them into the store."""
+    """Build the images of the manifests, and load them into the store."""
     certificates = {str(CERTIFICATES).lstrip("/"): CERTIFICATES} if CERTIFICATES.exists() else {}
     common = {**certificates, **{place: source / path for place, path in operator.files.items()}}
     started = {command[0].lstrip("/") for command in operator.images.values()}
@@ -288,7 +288,7 @@ def load_images(operator: Operator, source: Path, programs: Mapping[str, Path], 
 
 
 def once_webhooks_answer(message: str, source: Path) -> None:
-    """Run a step, and again while a webhook does not listen, which readiness may not say."""
+    """Run a step; retry while a webhook does not listen yet."""
     end = time.monotonic() + WEBHOOK_SECONDS
     while True:
         try:
@@ -302,7 +302,7 @@ def once_webhooks_answer(message: str, source: Path) -> None:
 
 
 def try_operator(operator: Operator, source: Path) -> None:
-    """Start an operator by its manifests, run its quick start, and compare what is printed."""
+    """Start an operator from its manifests, run its quick start, and compare the output."""
     if operator.namespace:
         kubectl(f"create namespace {operator.namespace}")
     for words in operator.apply:
@@ -349,7 +349,7 @@ def row(operator: Operator, result: str) -> str:
 
 
 def write_table(results: Mapping[str, str]) -> None:
-    """Write the rows of this run into the document; those of others stay."""
+    """Write the rows of this run to the document, and keep the others."""
     before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
     table, _, after = rest.partition(END)
     rows = {line.partition("](")[0]: f"{line}\n" for line in table.splitlines() if line.startswith("| [")}
@@ -359,7 +359,7 @@ def write_table(results: Mapping[str, str]) -> None:
 
 
 def main() -> int:
-    """Try all operators, or some; the exit status is the number that failed."""
+    """Test all operators, or some; the exit status is the number of failures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sources", type=Path, help="folders OWNER+NAME/repo with git repositories")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "trainyard-operators")

@@ -1,4 +1,4 @@
-"""Write constraints.txt: the exact version of everything that the project's requirements bring along.
+"""Write constraints.txt: the exact versions of all direct and indirect requirements.
 
 Run with the interpreter of an environment in which the tests pass: ``.venv/bin/python tools/pin.py``.
 The file holds versions alone, no addresses and no hashes, so that any mirror serves it.
@@ -22,7 +22,7 @@ HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pypr
 
 
 def requirements(projects: Iterable[Path] = PROJECTS) -> list[Requirement]:
-    """List what the projects and their extras declare, but for those of OPTIONAL, which few install."""
+    """List the requirements of the projects and their extras, except OPTIONAL ones."""
     lines: list[str] = []
     for path in projects:
         project = tomllib.loads(path.read_text())["project"]
@@ -67,7 +67,7 @@ def render(pins: dict[str, str]) -> str:
 
 
 def optional(target: Path) -> dict[str, str]:
-    """Return the pins of the OPTIONAL extras: as installed, or as they were."""
+    """Return the pins of the OPTIONAL extras: as installed, or unchanged."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     names = {canonicalize_name(Requirement(line).name) for extra in OPTIONAL for line in extras[extra]}
@@ -81,7 +81,7 @@ def optional(target: Path) -> dict[str, str]:
 
 
 def compare(python: str) -> str:
-    """Return the pins that another environment has newer, and what no range of ours lets into it.
+    """Return the pins that are newer in another environment, and packages outside our ranges.
 
     Args:
         python: The interpreter of that environment.

@@ -1,4 +1,4 @@
-"""Build what a release publishes into dist/, the same bytes from the same commit, and say what is missing.
+"""Build the artifacts of a release reproducibly in dist/, and report missing ones.
 
     .venv/bin/python tools/release.py                       # make release
     .venv/bin/python tools/release.py --compare dist        # tools/dev.py reproduce: build it again, compare
@@ -37,7 +37,7 @@ REPRODUCED = ("wheels", "sbom")
 
 
 class CannotHere(Exception):
-    """Says why a part of the release cannot be built on this machine."""
+    """The reason why a part of the release cannot be built on this machine."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Build:
 
     @property
     def version(self) -> str:
-        """The version of the kit, as ``pyproject.toml`` has it."""
+        """The version of the kit in ``pyproject.toml``."""
         return tomllib.loads((self.source / "pyproject.toml").read_text())["project"]["version"]
 
     def run(self, *command: str | Path, cwd: Path | None = None, **variables: str) -> None:
-        """Run a command of the build in the commit's files, its output beside ours.
+        """Run a command of the build in the commit's files, with its output.
 
         Raises:
             CannotHere: It fails.
@@ -99,7 +99,7 @@ def build_kit(build: Build) -> None:
 
 
 def undate(archive: Path, epoch: int) -> None:
-    """Write a source distribution again, without this machine's times, users and order of files."""
+    """Rewrite a source distribution without this machine's times, users and file order."""
     out = io.BytesIO()
     with (
         tarfile.open(archive) as old,
@@ -126,7 +126,7 @@ def materials(build: Build) -> None:
 
 
 def bundle(build: Build) -> None:
-    """Build the file from which a machine without a network gets Kubernetes and the operators."""
+    """Build the bundle of Kubernetes and the operators for machines without a network."""
     obtain = [sys.executable, "-m", "localkube.controlplane", "--operators"]
     build.run(*obtain, TRAINYARD_CONTROLPLANE="build")
     goal = build.output / f"trainyard-bundle-{build.version}-linux-{os.uname().machine}.tar.gz"
@@ -135,7 +135,7 @@ def bundle(build: Build) -> None:
 
 
 def site(build: Build) -> None:
-    """Build the web site, with notebooks as `make run` left them in reports/."""
+    """Build the web site with the executed notebooks in reports/."""
     missing = [
         path.stem
         for path in sorted(ROOT.glob("notebooks/*.ipynb"))
@@ -159,7 +159,7 @@ def image(build: Build) -> None:
 
 
 def attestation(build: Build) -> None:
-    """Say where attestations come from: only GitHub's runners have the identity that signs them."""
+    """Report that only GitHub's runners can sign attestations."""
     raise CannotHere("signed in .github/workflows/release.yml, by the identity of its run")
 
 
@@ -175,7 +175,7 @@ PARTS: dict[str, Callable[[Build], None]] = {
 
 @contextlib.contextmanager
 def a_build(output: Path, *, commit: str = "HEAD", cold: bool = False) -> Iterator[Build]:
-    """Lay out a commit's files in a folder whose name no other build has.
+    """Check out a commit's files to a folder with a unique name.
 
     Args:
         output: The folder of the release.
@@ -202,7 +202,7 @@ def a_build(output: Path, *, commit: str = "HEAD", cold: bool = False) -> Iterat
 
 
 def about(commit: str) -> dict[str, str]:
-    """Return the commit, and the versions of what decides the bytes of a release."""
+    """Return the commit, and the versions that determine the bytes of a release."""
     return {
         "commit": git("rev-parse", commit),
         "go": command_output("go", "env", "GOVERSION"),
@@ -212,12 +212,12 @@ def about(commit: str) -> dict[str, str]:
 
 
 def git(*words: str) -> str:
-    """Return what git prints of the repository."""
+    """Return git's output in the repository."""
     return command_output("git", *words)
 
 
 def command_output(*words: str) -> str:
-    """Return what a command prints in the repository's folder.
+    """Return a command's output in the repository's folder.
 
     Raises:
         SystemExit: It cannot be run.
@@ -242,7 +242,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """Say which files are others than in the first release's checksums, and which members of a wheel."""
+    """Report files that differ from the first release's checksums, and differing members of wheels."""
     was, digests = read_checksums(first), checksums(second)
     lines = []
     for name in sorted(digests):
@@ -267,7 +267,7 @@ def members(wheel: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def make(build: Build, parts: Iterable[str]) -> dict[str, str]:
-    """Build parts of a release and its checksums; return why those that are missing could not be built."""
+    """Build parts of a release and its checksums; return the reasons for missing ones."""
     missing = {}
     for part in parts:
         print(f"== {part}", flush=True)
@@ -282,7 +282,7 @@ def make(build: Build, parts: Iterable[str]) -> dict[str, str]:
 
 
 def release(options: argparse.Namespace) -> int:
-    """Build a release, and list what it holds and lacks; fail if that is needed."""
+    """Build a release, and list present and missing parts; fail if a required one is missing."""
     if changed := git("status", "--porcelain"):
         print(f"The release is of the last commit: {len(changed.splitlines())} changed files are not in it.")
     shutil.rmtree(options.output, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Read executed notebooks and write them as HTML, with an index page: how long, how good, what failed.
+"""Write executed notebooks as HTML, with an index of durations, results and failures.
 
 What happened is read from the executed notebooks alone, so a report can be written again.
 Executing them is ``run_notebooks.py``'s work.
@@ -38,7 +38,7 @@ FIGURE_TAGS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that a cell tagged ``result-picture`` left, with the words for those who cannot see it."""
+    """A picture of a cell tagged ``result-picture``, with its alternative text."""
 
     data: str
     text: str
@@ -46,7 +46,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Failure:
-    """The cell that failed: its number in the stored notebook, its first line, the error's last words.
+    """The failed cell: its number in the stored notebook, its first line, the last line of the error.
 
     ``traceback`` is all that Python said, for a terminal; empty where the cell did not come to an end.
     """
@@ -62,7 +62,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """What an executed notebook says about itself."""
+    """The results of an executed notebook."""
 
     name: str
     title: str
@@ -82,12 +82,12 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """Return the accuracy that it reached, as a part of 1, or None."""
+        """Return the accuracy from 0 to 1, or None."""
         return self.figures.get("accuracy")
 
 
 def read(executed: Path, *, original: Path) -> Result:
-    """Return what ``executed`` says; ``original`` gives the cells their numbers.
+    """Read the results in ``executed``; ``original`` numbers the cells.
 
     Example:
         >>> read(Path("reports/00_start.ipynb"), original=Path("notebooks/00_start.ipynb")).verdict
@@ -114,7 +114,7 @@ def read(executed: Path, *, original: Path) -> Result:
 
 
 def _executed(cell: NotebookNode) -> bool:
-    """Return whether a cell came to its end; papermill calls those completed that a dead kernel never saw."""
+    """Return whether a cell completed; papermill also marks cells that a dead kernel never ran."""
     completed = cell.metadata.get("papermill", {}).get("status") == "completed"
     return completed and (cell.execution_count is not None or not cell.source.strip())
 
@@ -137,7 +137,7 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
 
 
 def _false_cause(notebook: NotebookNode, last: int) -> Failure | None:
-    """Return the cause that was named for a run that has succeeded: one too many."""
+    """Return the false cause that was reported for a succeeded run."""
     causes = notebook.metadata.get(FALSE_CAUSES, [])
     return Failure(last, "run.why()", "; ".join(causes)) if causes else None
 
@@ -166,7 +166,7 @@ def _synthetic(code: list[NotebookNode]) -> bool:
 
 
 def _data(code: list[NotebookNode]) -> dict[str, str]:
-    """Return for each data set whether its images were real; the digits come with scikit-learn, and are."""
+    """Return for each dataset whether its images were real; scikit-learn's digits are."""
     shown = [
         output.get("text") or output.get("data", {}).get("text/plain") or ""
         for cell in code
@@ -185,7 +185,7 @@ def _pictures(cell: NotebookNode) -> list[Picture]:
 
 
 def _described(path: Path) -> NotebookNode:
-    """Return an executed notebook whose pictures have words for those who cannot see them."""
+    """Return an executed notebook whose pictures have alternative texts."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         text = cell.metadata.get("trainyard", {}).get("alt") or f"Drawn by: {cell.source.strip()}"
@@ -197,7 +197,7 @@ def _described(path: Path) -> NotebookNode:
 
 @dataclass(frozen=True)
 class Bar:
-    """One span in the picture of the lanes: where it lies there, in the picture's units, and what it says."""
+    """One span in the picture of the lanes: its position in the picture's units, and its label."""
 
     left: float
     width: float
@@ -209,7 +209,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """When what ran, a row for each lane, as the template draws it: 1,000 units wide."""
+    """The timeline with a row per lane, 1,000 units wide, for the template."""
 
     lanes: range
     height: float
@@ -218,7 +218,7 @@ class Chart:
 
 
 def chart(outcome: Outcome) -> Chart | None:
-    """Return the picture of a run's timeline; None where nothing ran."""
+    """Return the picture of a run's timeline; None if nothing ran."""
     spans = outcome.timeline.spans
     if not spans:
         return None

@@ -1,4 +1,4 @@
-"""Run notebooks on a cluster, write a report, and delete what was made, whatever happened.
+"""Run notebooks on a cluster, write a report, and always clean up.
 
 By default the cluster is a local one that lives as long as the run, or several where cores and memory allow:
 then notebooks run side by side, in lanes. With ``--provider eks`` or ``gke`` it is
@@ -46,7 +46,7 @@ LEFT_BEFORE = ("[0-9][0-9]_*.*", "index.html", "result.json", "junit.xml", "bund
 
 
 def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
-    """Return the variables by which the kit in a notebook learns what the command line says."""
+    """Return the environment variables that pass the command line's settings to the kit."""
     variables = {
         "TRAINYARD_WORKSHOP": run,
         "TRAINYARD_IMAGE": arguments.image,
@@ -61,7 +61,7 @@ def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
 def attempt(
     notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, arguments: argparse.Namespace
 ) -> None:
-    """Run the notebooks and clean up; note in ``outcome`` what came between."""
+    """Run the notebooks and clean up; record problems in ``outcome``."""
     stopping = Stopping(seconds=arguments.time_limit)
     planned = plan.chains([plan.read(path) for path in notebooks], lanes=arguments.lanes)
     sites = [_site(number, outcome.run, arguments, stopping) for number in range(1, arguments.lanes + 1)]
@@ -89,7 +89,7 @@ def attempt(
 def _site(
     number: int, run: str, arguments: argparse.Namespace, stopping: Stopping
 ) -> clusters.OwnCluster | clusters.RentedCluster | clusters.BorrowedNamespace:
-    """Return where the notebooks of a lane work; nothing is made yet."""
+    """Return the site of a lane's notebooks; nothing is created yet."""
     nodes = arguments.nodes or NODES
     if arguments.provider == "local":
         name = arguments.cluster if number == 1 else f"{arguments.cluster}-{number}"
@@ -108,7 +108,7 @@ def _site(
 
 
 def find(words: Sequence[str], folder: Path) -> list[Path]:
-    """Return the notebooks whose names begin with one of ``words``; all of them where none is given."""
+    """Return the notebooks whose names begin with one of ``words``; by default all."""
     everything = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     unknown = [word for word in words if not any(_begins(path, word) for path in everything)]
     if unknown or not everything:
@@ -122,7 +122,7 @@ def _begins(path: Path, word: str) -> bool:
 
 
 def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's settings, thresholds included; exit with 2 where one cannot be used."""
+    """Return the command line's settings and thresholds; exit with 2 if one is invalid."""
     parser = argparse.ArgumentParser(description="Run notebooks on a cluster and write a report.")
     add = parser.add_argument
     add("notebooks", nargs="*", help="numbers or names; all of them if none is given")
@@ -166,7 +166,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def read_profile(name: str | None, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each notebook, by its name, of ``settings/NAME.toml``; without a name none."""
+    """Return the parameters of each notebook in ``settings/NAME.toml``; none without a name."""
     if name is None:
         return {}
     profiles = {path.stem: path for path in (folder / "settings").glob("*.toml")}
@@ -197,7 +197,7 @@ def seconds(text: str) -> float:
 
 
 def main() -> int:
-    """Run, report, and say in the last lines what came of it."""
+    """Run, write the report, and print a summary."""
     arguments = read_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("botocore").setLevel(logging.WARNING)
@@ -230,7 +230,7 @@ def main() -> int:
 
 
 def details(outcome: Outcome) -> list[str]:
-    """Return for each notebook that failed how its cluster was then, and below it what Python said.
+    """Return for each failed notebook the state of its cluster and the Python error.
 
     At the end, since of a long output often only that is kept.
     """
@@ -244,7 +244,7 @@ def details(outcome: Outcome) -> list[str]:
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """Return a line for each notebook and for each threshold, and one for the whole."""
+    """Return a line per notebook and threshold, and a summary."""
     done = {notebook.name: notebook for notebook in outcome.notebooks}
     lines = []
     for name in outcome.planned:
@@ -262,7 +262,7 @@ def summary(outcome: Outcome) -> list[str]:
 
 
 def _data(result: "Result | None") -> str:
-    """Return whether a notebook's data were real, for its line."""
+    """Describe whether a notebook's data were real."""
     text = ", ".join(f"{name} {kind}" for name, kind in result.data.items()) if result else ""
     return f" ({text})" if text else ""
 

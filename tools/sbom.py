@@ -62,7 +62,7 @@ def python_packages(
     extras: Sequence[str] = (),
     beside: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the bill of what ``pip install`` of a project with these extras brings along, with its pins."""
+    """Return the bill of the packages that ``pip install`` of a project with extras installs, as pinned."""
     project = str(Path(folder, "pyproject.toml"))
     uv = Path(sys.executable).with_name("uv")
     pins, bill = scratch / "requirements.txt", scratch / "packages.json"
@@ -124,7 +124,7 @@ def _is_program(path: Path) -> bool:
 
 
 def merge(root: dict[str, Any], bills: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put the bills of programs together into one of what holds them: each component once.
+    """Merge the bills of programs into one, with each component once.
 
     Args:
         root: The component that holds the programs, with its ``bom-ref``.

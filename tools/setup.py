@@ -1,4 +1,4 @@
-"""Make the virtual environment, and the control plane and operators beside it at low priority.
+"""Create the virtual environment, and build the control plane and operators at low priority meanwhile.
 
 Runs with any Python 3.11 or later and nothing installed: ``python3 tools/setup.py --venv .venv`` ends when
 all is there. With a command (``-- .venv/bin/jupyter lab``) it becomes that command as soon as the packages
@@ -43,7 +43,7 @@ QUIET_SECONDS = 15  # the longest silence before a line says what is still going
 
 
 class SetupError(Exception):
-    """Say what failed and what to do next."""
+    """The message names what failed and the fix."""
 
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -51,7 +51,7 @@ COMPILERS = ("cc", "gcc", "clang")
 
 @dataclass
 class Job:
-    """One thing to be obtained: its commands run one after the other, and their output becomes progress."""
+    """A job of the set-up: its commands run in order, and their output becomes progress."""
 
     name: str
     summary: str
@@ -72,7 +72,7 @@ def say(job: Job, text: str, began: float) -> None:
 
 
 async def run(job: Job, began: float) -> None:
-    """Run a job's commands; raise with their last words if one fails."""
+    """Run a job's commands; raise an error with the end of the output if one fails."""
     for command in job.commands:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -108,7 +108,7 @@ async def run(job: Job, began: float) -> None:
 
 
 async def keep_company(jobs: list[Job], began: float) -> None:
-    """Say what is still going on whenever a job has been silent for a while."""
+    """Print a line when a job has printed nothing for a while."""
     while True:
         await asyncio.sleep(1)
         for job in jobs:
@@ -117,7 +117,7 @@ async def keep_company(jobs: list[Job], began: float) -> None:
 
 
 async def obtain(jobs: list[Job]) -> None:
-    """Run the jobs side by side; the first failure ends them all."""
+    """Run the jobs in parallel; the first failure ends all."""
     began = time.monotonic()
     for job in jobs:
         say(job, job.summary, began)
@@ -136,14 +136,14 @@ async def obtain(jobs: list[Job]) -> None:
 
 
 def fingerprint() -> str:
-    """Return a digest of everything that decides what the environment holds."""
+    """Return a digest of everything that determines the environment."""
     files = ("pyproject.toml", "localkube/pyproject.toml", "constraints.txt")
     text = sys.version + "".join((ROOT / name).read_text() for name in files)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_ready(venv: Path) -> bool:
-    """Say whether ``venv`` was made by this script from the same requirements, and still starts."""
+    """Check whether this script created ``venv`` from the same requirements, and it still starts."""
     with contextlib.suppress(OSError, ValueError):
         marker = json.loads((venv / MARKER).read_text())
         return marker == {"fingerprint": fingerprint(), "at": str(venv)} and (venv / "bin/python").exists()
@@ -151,12 +151,12 @@ def is_ready(venv: Path) -> bool:
 
 
 def mark(venv: Path) -> None:
-    """Leave the note in ``venv`` by which `is_ready` knows it again."""
+    """Write the digest that `is_ready` reads to ``venv``."""
     (venv / MARKER).write_text(json.dumps({"fingerprint": fingerprint(), "at": str(venv)}))
 
 
 def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
-    """Return the job that fills ``venv``; a conda environment has its packages already.
+    """Return the job that fills ``venv``; a conda environment already has its packages.
 
     Args:
         venv: The environment's folder.
@@ -203,7 +203,7 @@ def control_plane_job(venv: Path) -> Job:
 
 
 def start_in_background(job: Job) -> Path:
-    """Start a job that goes on when this process becomes another program; return its log.
+    """Start a job that outlives this process; return its log.
 
     It ends with that program.
     """
@@ -223,7 +223,7 @@ def start_in_background(job: Job) -> Path:
 
 
 def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
-    """Become ``command``; what the packages took is left for its report."""
+    """Execute ``command`` in this process; the set-up time is left for its report."""
     TIMES.parent.mkdir(exist_ok=True)
     parts = [{"name": "packages", "seconds": round(seconds, 1)}]
     TIMES.write_text(json.dumps({"began": began, "parts": parts}) + "\n")
@@ -232,7 +232,7 @@ def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
 
 
 def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_alone: bool) -> None:
-    """Set up what is missing, and become the command, if there is one.
+    """Set up what is missing, and execute the command, if any.
 
     Raises:
         ExceptionGroup: Of `SetupError`.

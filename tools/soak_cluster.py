@@ -1,4 +1,4 @@
-"""Disturb a cluster of thirty attendees at random, and prove that nothing is lost and nothing left behind.
+"""Disturb a cluster of thirty attendees at random, and check that nothing is lost or left behind.
 
 ``make soak`` takes an hour; ``HOURS=`` changes that, and ``SEED=7`` does the same again. Attendees create
 objects, run jobs, and use exec, logs and port-forward, while components are killed, nodes are stopped and
@@ -40,7 +40,7 @@ ATTACKS_FROM = 600.0  # seconds; a shorter soak tries two
 
 @contextlib.contextmanager
 def own_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a small file system in ``folder`` that this process and its children alone see.
+    """Mount a small file system in ``folder`` that only this process and its children see.
 
     Yields:
         Its mount point; None where the machine does not allow it.
@@ -67,7 +67,7 @@ def own_disk(folder: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def own_cluster(home: Path, *, keep: Path) -> Iterator[Any]:
-    """Yield a local cluster with a state directory of its own; its logs are kept."""
+    """Yield a local cluster with its own state directory; its logs are kept."""
     import kitlib as kit
     from localkube.paths import ClusterPaths
 
@@ -84,7 +84,7 @@ def own_cluster(home: Path, *, keep: Path) -> Iterator[Any]:
 
 
 def soak(options: argparse.Namespace, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Make a cluster, disturb it, and return the verdict."""
+    """Create a cluster, disturb it, and return the verdict."""
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder, own_disk(Path(folder)) as disk:
         from soak.attacks import ATTACKS
         from soak.plan import plan
@@ -103,7 +103,7 @@ def soak(options: argparse.Namespace, *, say: Callable[[dict[str, Any]], None]) 
 
 
 def create_and_delete(cycles: int, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Create and delete so many clusters, and return the verdict."""
+    """Create and delete a number of clusters, and return the verdict."""
     from soak.churn import churn
 
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as home:
@@ -111,7 +111,7 @@ def create_and_delete(cycles: int, *, say: Callable[[dict[str, Any]], None]) -> 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if all that was promised holds."""
+    """Return 0 if all invariants hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="by default another one")
     parser.add_argument("--hours", type=float, default=1.0)

@@ -1,4 +1,4 @@
-"""Disturb an elastic run at random, and prove that nothing of its training was lost or done twice.
+"""Disturb an elastic run at random, and check that no training step was lost or repeated.
 
 ``dev.py soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and for ten minutes
 kills and stops processes, cuts nodes off, switches them off, and scales; each undone after a while. When the
@@ -56,7 +56,7 @@ class Disturbance:
 
 
 def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
-    """Return what is done when; the same for the same numbers.
+    """Plan the disturbances; the same arguments give the same plan.
 
     At most one process hangs and one node is out of reach at a time. What hangs or is out is back at the end.
 
@@ -88,7 +88,7 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
 
 
 class PatientJob(kit.TorchElastic):
-    """A job whose launchers outlast all that is killed."""
+    """A job whose launchers survive all disturbances."""
 
     MAX_RESTARTS = 1000
 
@@ -135,11 +135,11 @@ class Soak:
 
     @property
     def flags(self) -> list[str]:
-        """What makes two runs the same."""
+        """The values that identical runs share."""
         return ["--float64", f"--epochs={self.epochs}", f"--global-batch-size={BATCH}", "--log-every=1"]
 
     def disturb(self, disturbances: Iterable[Disturbance]) -> int:
-        """Do one after the other, and return how many could be done."""
+        """Apply the disturbances in order; return how many were possible."""
         began, done = time.monotonic(), 0
         for disturbance in disturbances:
             while (left := began + disturbance.at - time.monotonic()) > 0:
@@ -171,7 +171,7 @@ class Soak:
         return self._out
 
     def _node(self, pick: float) -> str:
-        """Return a node without which some worker still trains: no controller replaces plain pods."""
+        """Return a node whose loss leaves some worker: no controller replaces plain pods."""
         nodes = {pod["node"] for pod in self.run.pods() if pod["status"] == "Running"}
         first = int(pick * len(self.nodes))
         order = [*self.nodes[first:], *self.nodes[:first]]
@@ -182,12 +182,12 @@ class Soak:
         return self.run.scale(workers)
 
     def _world(self) -> int:
-        """Return how many ranks the newest round had."""
+        """Return the number of ranks in the newest round."""
         frame = self.run.metrics("rendezvous")
         return 1 if frame.empty else int(frame.sort_values("time").iloc[-1]["world_size"])
 
     def listen(self) -> int:
-        """Read what the workers have told; return how many steps are known."""
+        """Read the workers' events; return the number of known steps."""
         with contextlib.suppress(KitError):
             for row in self.run.metrics("step").itertuples():
                 loss, samples = self._steps.setdefault(row.step, (row.loss, int(row.samples)))
@@ -196,7 +196,7 @@ class Soak:
         return len(self._steps)
 
     def finish(self) -> None:
-        """Let everybody be there again, and wait for the end.
+        """Restore all workers, and wait for the end.
 
         Raises:
             RuntimeError: It did not come in time, or the run failed.
@@ -242,7 +242,7 @@ def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
 
 @contextlib.contextmanager
 def own_cluster() -> Iterator[kit.Cluster]:
-    """A local cluster with a state directory of its own."""
+    """A local cluster with its own state directory."""
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder:
         before = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(Path(folder) / "state")

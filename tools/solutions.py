@@ -19,12 +19,12 @@ PROGRESS = re.compile(r"(?:kit\.check|run [\w-]+): .*")  # a line that the kit d
 
 
 def is_solution(cell: NotebookNode) -> bool:
-    """Tell whether a cell has the tag of solutions."""
+    """Check whether a cell is tagged as a solution."""
     return SOLUTION in cell.metadata.get("tags", [])
 
 
 def unfold(notebook: NotebookNode) -> NotebookNode:
-    """Make code cells of the folded solutions, in place; return the notebook."""
+    """Convert folded solutions to code cells, in place; return the notebook."""
     notebook.cells = [
         _code(cell) if is_solution(cell) and cell.cell_type == "markdown" else cell for cell in notebook.cells
     ]
@@ -32,7 +32,7 @@ def unfold(notebook: NotebookNode) -> NotebookNode:
 
 
 def fold(notebook: NotebookNode) -> NotebookNode:
-    """Make Markdown cells of the solutions, in place, with what they printed; return the notebook."""
+    """Convert solutions to Markdown cells with their output, in place; return the notebook."""
     notebook.cells = [
         _markdown(cell) if is_solution(cell) and cell.cell_type == "code" else cell for cell in notebook.cells
     ]
@@ -54,7 +54,7 @@ def _code(cell: NotebookNode) -> NotebookNode:
 
 
 def _outputs(text: str) -> list[NotebookNode]:
-    """Make the outputs of a text: what is displayed first, then what is printed."""
+    """Convert a text to outputs: display data first, then the printed text."""
     lines = text.splitlines(keepends=True)
     displayed = [line.rstrip("\n") for line in lines if PROGRESS.match(line)]
     rest = "".join(line for line in lines if not PROGRESS.match(line))

@@ -38,14 +38,14 @@ PLACES = (
 
 
 def digest(notebook: NotebookNode) -> str:
-    """Digest the sources of the code cells, solutions included, without the set-up of hosted notebooks."""
+    """Hash the sources of code cells and solutions, without the set-up of hosted notebooks."""
     cells = (cell for cell in unfold(notebook).cells if cell.cell_type == "code")
     sources = [cell.source for cell in cells if "hosted" not in cell.metadata.get("tags", ())]
     return hashlib.sha256("\n\n".join(sources).encode()).hexdigest()[:16]
 
 
 def store(notebook: Path, executed: Path) -> int:
-    """Write the outputs of ``executed`` into ``notebook``; return the bytes that it has now.
+    """Write the outputs of ``executed`` to ``notebook``; return its size in bytes.
 
     Raises:
         ValueError: A cell is another, was not executed, or ended in an error, or the notebook is too large.
@@ -73,7 +73,7 @@ def store(notebook: Path, executed: Path) -> int:
 
 
 def _cluster(cell: NotebookNode) -> str:
-    """Return the name of the cluster that the cell of parameters was given."""
+    """Return the name of the cluster in the parameters cell."""
     injected = "injected-parameters" in cell.metadata.get("tags", [])
     name = re.search(r'^cluster_name = "(.+)"', cell.source, re.MULTILINE) if injected else None
     return name[1] if name else ""

@@ -1,4 +1,4 @@
-"""Write the images' requirements.txt: what programs in pods declare and the official image does not have.
+"""Write the images' requirements.txt: packages of programs in pods that the official image lacks.
 
 Each program says in its first lines which packages it imports (inline script metadata, PEP 723). The file has
 their closure, pinned as in constraints.txt, so that what runs on a cloud is what ran here.
@@ -41,13 +41,13 @@ _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
 def trainers() -> list[Path]:
-    """Return the trainers; what they import from beside them declares nothing of its own."""
+    """Return the trainers; modules that they import declare no packages."""
     programs = (path for path in sorted(TRAINERS.glob("*.py")) if path != FETCH)
     return [path for path in programs if _BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
 def packages() -> list[Path]:
-    """Return the file of each package of programs that says what it needs: the first that is read."""
+    """Return the file of each package of programs that declares its requirements."""
     return sorted(TRAINERS.glob("*/__init__.py"))
 
 
@@ -65,7 +65,7 @@ def declared(trainer: Path) -> list[Requirement]:
 
 
 def requirements(files: Iterable[Path]) -> dict[str, str]:
-    """Return name and version of what these trainers need on top of the official image."""
+    """Return names and versions of the packages that trainers need in addition to the official image."""
     declared_requirements = [requirement for trainer in files for requirement in declared(trainer)]
     needed = [
         requirement

@@ -62,7 +62,7 @@ def control_plane(architecture: str, scratch: Path, report: Report) -> dict[Path
 
 
 def operators(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
-    """Return an archive of each operator's program and manifests, the same bytes whenever it is made."""
+    """Return a reproducible archive of each operator's program and manifests."""
     files = {}
     for name, folder in programs.build_for(architecture, report=report).items():
         archive = scratch / f"{name}.tar"

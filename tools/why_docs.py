@@ -15,14 +15,14 @@ HEAD = "| Cause | What kubectl shows | `why` says | What to do, in short |\n| --
 
 
 def page(before: str) -> str:
-    """Put the table between the marks of the page."""
+    """Write the table between the page's markers."""
     head, rest = before.split(BEGIN)
     tail = rest.split(END)[1]
     return f"{head}{BEGIN}\n\n{table()}\n\n{END}{tail}"
 
 
 def table() -> str:
-    """Make a row of each cause, under the heading of its file's first line."""
+    """Build a row per cause, under the heading in the first line of its file."""
     sections = []
     for file in sorted(ROWS.glob("*.yaml")):
         rows = yaml.safe_load(file.read_text())

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["torch>=2.15"]
 # ///
-"""Measure communication between ranks: messages between each pair, and the all-reduce of all of them.
+"""Measure communication between ranks: messages between each pair, and the all-reduce of all ranks.
 
 This program does not train. After every step of data-parallel training the ranks sum their gradients with an
 all-reduce. Its time has a part that does not depend on the size (latency) and one that grows with it
@@ -47,12 +47,12 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags; the defaults take a few seconds for four ranks on two cores."""
     parser = argparse.ArgumentParser(description="Measure all-reduce between each pair of ranks.")
     parser.add_argument("--bytes", type=int, default=8 * 2**20, help="size of the large message")
-    parser.add_argument("--repeats", type=int, default=5, help="the tiny message has ten times as many")
+    parser.add_argument("--repeats", type=int, default=5, help="ten times as many for the tiny message")
     return parser.parse_args(argv)
 
 
-def join_the_others() -> None:
-    """Join the process group; without torchrun's variables this process is the only rank."""
+def init_distributed() -> None:
+    """Initialize the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=2))
     else:
@@ -61,18 +61,18 @@ def join_the_others() -> None:
 
 def choose_device() -> tuple[torch.device, str]:
     """Return this rank's device and the backend: nccl if each rank has its own GPU, else gloo."""
-    mine = torch.zeros(1, dtype=torch.int64)  # no GPU
+    identity = torch.zeros(1, dtype=torch.int64)  # no GPU
     if torch.cuda.is_available():
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         torch.cuda.set_device(index)
-        identity = str(torch.cuda.get_device_properties(index).uuid)
-        mine += int.from_bytes(hashlib.sha256(identity.encode()).digest()[:7])
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
+        identity += int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:7])
     elif "TRAINYARD_GPUS" in os.environ:
-        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
-    everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, mine)
-    owners = {owner.item() for owner in everyone}
-    if 0 in owners or len(owners) < len(everyone):
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU with gloo", flush=True)
+    identities = [torch.zeros_like(identity) for _ in range(dist.get_world_size())]
+    dist.all_gather(identities, identity)
+    distinct = {value.item() for value in identities}
+    if 0 in distinct or len(distinct) < len(identities):
         return torch.device("cpu"), "gloo"
     return torch.device("cuda", torch.cuda.current_device()), "nccl"
 
@@ -131,7 +131,7 @@ def measure_all(settings: argparse.Namespace, *, group: dist.ProcessGroup, devic
     check = torch.ones(1, device=device)
     dist.all_reduce(check, group=group)
     if check.item() != ranks:
-        raise SystemExit(f"{ranks} ones add up to {check.item()} here: what this network carries is wrong")
+        raise SystemExit(f"{ranks} ones add up to {check.item()}: this network corrupts data")
     for size in sorted({FLOAT, *(settings.bytes // part for part in (64, 8, 1))}):
         numbers = torch.zeros(size // FLOAT, device=device)
         add_up = partial(dist.all_reduce, numbers, group=group)
@@ -145,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     """Join, measure each pair, measure all."""
     began = time.perf_counter()
     settings = parse_settings(argv)
-    join_the_others()
+    init_distributed()
     device, backend = choose_device()
     emit("start", device=str(device), backend=backend, host=socket.gethostname(), bytes=settings.bytes)
     group = dist.new_group(backend=backend)

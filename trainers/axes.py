@@ -10,9 +10,10 @@ Whatever the mesh, a step has the same images and the same weights, so the losse
     torchrun --nproc-per-node 4 trainers/axes.py --tensor 2
     torchrun --nproc-per-node 4 trainers/axes.py --stages 2 --micro-batches 4
 
-Each rank logs what it holds and what it sends in a step. With ``--stage-ms`` a simulated accelerator computes
-each stage's forward pass for so long, divided by the micro-batches, and the backward pass for twice as long;
-then a rank also logs when both begin and end for each micro-batch: so the bubble of the pipeline is seen.
+Each rank logs how many weights it holds and how many bytes it sends in a step. With ``--stage-ms`` a
+simulated accelerator takes this time for a stage's forward pass, divided among the micro-batches, and twice
+as long for the backward pass; a rank then also logs when both begin and end for each micro-batch, which shows
+the bubble.
 Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
@@ -33,19 +34,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What is given to which operation: of a group, of DTensor, and of a pipeline.
+# The data that operations send: of a process group, of DTensor, and of a pipeline.
 KINDS = {"allreduce": "gradients", "all_reduce": "activations", "send": "activations"}
 WIDTH, HIDDEN, BLOCKS, CLASSES, LR = 64, 256, 4, 10, 0.1
 
 
 class Block(nn.Module):
-    """A small network whose result is added to its input, as in a transformer."""
+    """A small network with a residual connection, as in a transformer."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.up, self.down, self.seconds = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH), seconds
         self.slots: list[list[Any]] = []  # direction, begin, end
-        if seconds:  # the gradient of the first matrix is the last that is computed
+        if seconds:  # the gradient of the first matrix is computed last
             self.up.weight.register_post_accumulate_grad_hook(lambda _: self.slots[-1].append(time.time()))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -58,13 +59,13 @@ class Block(nn.Module):
         return result
 
     def begin_backward(self, _: torch.Tensor) -> None:
-        """Begin the backward pass, which takes the simulated accelerator twice as long."""
+        """Start the backward pass, which takes the simulated accelerator twice as long."""
         self.slots.append(["backward", time.time()])
         time.sleep(2 * self.seconds)
 
 
 class TrafficCounter(TorchDispatchMode):
-    """Count the bytes that collectives and sends of this rank are given: gradients, and activations."""
+    """Count the bytes of gradients and activations in this rank's collectives and sends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,10 +88,10 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train one network on a mesh of ranks.")
     add = parser.add_argument
     add("--tensor", type=int, default=1, help="ranks that divide each matrix")
-    add("--stages", type=int, default=1, help="ranks that divide the layers: a pipeline")
-    add("--micro-batches", type=int, default=4, help="of a pipeline's step")
-    add("--stage-ms", type=float, default=0, help="simulated time of a stage's forward pass; backward twice")
-    add("--batch-size", type=int, default=64, help="images of a step, over all ranks")
+    add("--stages", type=int, default=1, help="ranks that divide the layers as a pipeline")
+    add("--micro-batches", type=int, default=4, help="per step of a pipeline")
+    add("--stage-ms", type=float, default=0, help="simulated time of a forward pass; twice for backward")
+    add("--batch-size", type=int, default=64, help="images per step, over all ranks")
     add("--steps", type=int, default=20)
     settings = parser.parse_args(argv)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -108,7 +109,7 @@ def emit(event: str, **fields: object) -> None:
 
 
 def make_batch(size: int, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw images, and label them by a fixed network."""
+    """Draw random images, labelled by a fixed network."""
     teacher = torch.randn(WIDTH, CLASSES, generator=torch.Generator().manual_seed(0))
     images = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(seed))
     return images, (images @ teacher).argmax(1)
@@ -120,8 +121,8 @@ def split_matrices(model: nn.Sequential, mesh: DeviceMesh) -> None:
     parallelize_module(model, mesh, plan | {f"{number}.down": RowwiseParallel() for number in range(BLOCKS)})
 
 
-def take_stage(model: nn.Sequential, mesh: DeviceMesh, *, micro_batches: int) -> ScheduleGPipe:
-    """Keep this rank's layers, and send activations to the next rank."""
+def build_stage(model: nn.Sequential, mesh: DeviceMesh, *, micro_batches: int) -> ScheduleGPipe:
+    """Build this rank's stage of the pipeline."""
     stage, stages = mesh.get_local_rank(), mesh.size()
     bounds = [BLOCKS * number // stages for number in range(stages)] + [len(model)]
     part = model[bounds[stage] : bounds[stage + 1]]
@@ -130,7 +131,7 @@ def take_stage(model: nn.Sequential, mesh: DeviceMesh, *, micro_batches: int) ->
 
 
 def average_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Take the mean over the ranks that have the same weights, and other images."""
+    """Average the gradients over the ranks with the same weights and different images."""
     for weight in model.parameters() if mesh.size() > 1 else ():
         if weight.grad is not None:
             grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
@@ -138,7 +139,7 @@ def average_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
             grad /= mesh.size()
 
 
-def held(model: nn.Module) -> int:
+def local_weights(model: nn.Module) -> int:
     """Count the weights that this rank holds."""
     weights = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in model.parameters())
     return sum(weight.numel() for weight in weights)
@@ -155,7 +156,7 @@ def main() -> None:
     model: Any = nn.Sequential(*(Block(pause) for _ in range(BLOCKS)), nn.Linear(WIDTH, CLASSES))
     schedule = None
     if settings.stages > 1:
-        schedule = take_stage(model, other, micro_batches=settings.micro_batches)
+        schedule = build_stage(model, other, micro_batches=settings.micro_batches)
         model = schedule._stage.submod
     elif settings.tensor > 1:
         split_matrices(model, other)
@@ -166,7 +167,7 @@ def main() -> None:
         axis=axis,
         data=data.get_local_rank(),
         place=other.get_local_rank(),
-        held=held(model),
+        held=local_weights(model),
         host=os.uname().nodename,
     )
     for step in range(settings.steps):

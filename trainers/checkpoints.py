@@ -32,7 +32,7 @@ DO_NOT_RESTART = 78  # EX_CONFIG: for elastic_launch.py
 
 
 class Worker(Protocol):
-    """What is needed of ``elastic.Worker``."""
+    """The part of ``elastic.Worker`` that is used here."""
 
     rank: int
 
@@ -40,7 +40,7 @@ class Worker(Protocol):
 
 
 class State(Protocol):
-    """What is needed of ``elastic.State``."""
+    """The part of ``elastic.State`` that is used here."""
 
     step: int
 
@@ -51,7 +51,7 @@ class State(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedCheckpoint:
     """The result of loading from a folder.
 
     Attributes:
@@ -65,8 +65,8 @@ class Found:
     broken: tuple[str, ...]
 
 
-class Refused(Exception):
-    """The folder has a problem that a restart does not fix; the text names it, and what to do."""
+class CheckpointError(Exception):
+    """A problem that a restart does not fix; the message names it and the fix."""
 
 
 class Checkpoints:
@@ -86,7 +86,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path, run: Mapping[str, object], *, failures: int = 3) -> None:
         self.folder, self.run, self._limit = folder, dict(run), failures
-        self._memory: object = None  # of the copy; reused, because new pages cost more than the copy
+        self._memory: object = (
+            None  # of the copy; reused, because allocating new pages costs more than copying
+        )
         self._thread: threading.Thread | None = None
         self._written: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._failed, self._reason = 0, ""
@@ -106,20 +108,20 @@ class Checkpoints:
 
         Args:
             state: Tensors and plain values, in dicts, lists and tuples.
-            epoch: The epoch and
-            step: the step, counted from the beginning of the run, that come next.
+            epoch: The next epoch.
+            step: The next step, counted from the beginning of the run.
 
         Raises:
-            Refused: Too many saves in a row have failed; the text has the reason of the last.
+            CheckpointError: Too many saves in a row have failed; the message has the last reason.
         """
         began = time.perf_counter()
         self.close()
         if self._failed >= self._limit:
-            raise Refused(
+            raise CheckpointError(
                 f"{self._failed} checkpoints in a row could not be written to {self.folder}: {self._reason}. "
-                "Make room on the volume, then start the run again: it goes on from the last that is whole"
+                "Free space on the volume, then start the run again: it resumes from the last complete one"
             )
-        self._memory = _copied(state, self._memory)
+        self._memory = _copy_to_host(state, self._memory)
         name = f"epoch-{epoch:04}-step-{step:08}.pt"
         content = {"format": FORMAT, "run": self.run, "epoch": epoch, "step": step, "state": self._memory}
         waited = time.perf_counter() - began
@@ -157,25 +159,25 @@ class Checkpoints:
                 old.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
             self._failed, self._reason = self._failed + 1, str(error)
-            event |= {"error": f"not written, the older ones stay: {error}"}
+            event |= {"error": f"not written; older checkpoints are kept: {error}"}
         event |= {"seconds": round(time.perf_counter() - began, 4), "waited": round(waited, 4)}
         self._written.put(event)
 
     # Loading
 
-    def load(self) -> Found:
+    def load(self) -> LoadedCheckpoint:
         """Return the newest complete state.
 
         Raises:
-            Refused: It belongs to another run, or has a newer format.
+            CheckpointError: It belongs to another run, or has a newer format.
         """
         broken: list[str] = []
         for path in sorted(self.folder.glob(PATTERN), reverse=True):
             content = self._read(path)
             if content is not None:
-                return Found(content["state"], path.name, tuple(broken))
+                return LoadedCheckpoint(content["state"], path.name, tuple(broken))
             broken.append(path.name)
-        return Found(None, "", tuple(broken))
+        return LoadedCheckpoint(None, "", tuple(broken))
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         """Return the content of a file, or None if it is incomplete; it is then renamed."""
@@ -183,37 +185,39 @@ class Checkpoints:
             with path.open("rb") as file:  # once: another process may replace it
                 if zipfile.ZipFile(file).testzip() is None:  # torch.save writes an archive with checksums
                     file.seek(0)
-                    return self._judged(path, torch.load(file, map_location="cpu", weights_only=True))
+                    return self._validated(path, torch.load(file, map_location="cpu", weights_only=True))
         except FileNotFoundError:
             return None
         except pickle.UnpicklingError as error:
-            raise Refused(
-                f"{path} is whole, but no checkpoint that this trainer reads: "
-                f"take the trainer that wrote it, or another --checkpoint-dir ({error})"
+            raise CheckpointError(
+                f"{path} is complete, but not a checkpoint that this trainer reads: "
+                f"use the trainer that wrote it, or another --checkpoint-dir ({error})"
             ) from error
         except (OSError, zipfile.BadZipFile):
             pass
         with suppress(OSError):  # the folder may be read-only
-            path.rename(path.with_name(f"broken-{path.name}"))  # otherwise it would count as one that is kept
+            path.rename(
+                path.with_name(f"broken-{path.name}")
+            )  # otherwise it would count as one of those kept
         return None
 
-    def _judged(self, path: Path, content: object) -> dict[str, Any]:
+    def _validated(self, path: Path, content: object) -> dict[str, Any]:
         known = content if isinstance(content, dict) else {}
         number = known.get("format")
         if not isinstance(number, int) or number > FORMAT:
-            raise Refused(
+            raise CheckpointError(
                 f"{path} has format {number}, this trainer reads up to {FORMAT}: "
-                "take the trainer that wrote it, or another --checkpoint-dir"
+                "use the trainer that wrote it, or another --checkpoint-dir"
             )
-        theirs = known["run"]
-        differ = [
-            f"{name} {theirs.get(name)}, not {self.run.get(name)}"
-            for name in sorted(theirs.keys() | self.run.keys())
-            if theirs.get(name) != self.run.get(name)
+        saved_run = known["run"]
+        differences = [
+            f"{name} {saved_run.get(name)}, not {self.run.get(name)}"
+            for name in sorted(saved_run.keys() | self.run.keys())
+            if saved_run.get(name) != self.run.get(name)
         ]
-        if differ:
-            raise Refused(
-                f"{path} is of another run: {'; '.join(differ)}. "
+        if differences:
+            raise CheckpointError(
+                f"{path} belongs to another run: {'; '.join(differences)}. "
                 "Start with the same values, or with another --checkpoint-dir"
             )
         return known
@@ -282,7 +286,7 @@ def _exit_without_restart() -> Iterator[None]:
     """Exit with a status that tells the launcher that a restart would not help."""
     try:
         yield
-    except Refused as error:
+    except CheckpointError as error:
         print(error, file=sys.stderr, flush=True)
         raise SystemExit(DO_NOT_RESTART) from error
 
@@ -293,7 +297,9 @@ def save_model(path: Path, content: dict[str, Any]) -> None:
         try:
             write(path, content)
         except (OSError, RuntimeError) as error:
-            raise Refused(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
+            raise CheckpointError(
+                f"{path} cannot be written ({error}); is the volume full, or read-only?"
+            ) from error
 
 
 def write(path: Path, content: dict[str, Any]) -> int:
@@ -302,32 +308,32 @@ def write(path: Path, content: dict[str, Any]) -> int:
     Raises:
         OSError, RuntimeError: It cannot be written; no partial file is left.
     """
-    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent)
+    _remove_leftovers(path.parent)
     try:
-        torch.save(content, beside)  # by name: torch then writes without Python's lock
-        with beside.open("rb") as file:
+        torch.save(content, temporary)  # by name: torch then writes without Python's lock
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the name, too
+        os.fsync(folder)  # makes the rename durable
     finally:
         os.close(folder)
     return path.stat().st_size
 
 
-def _sweep(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Remove temporary files of killed processes of this host."""
     for left in folder.glob(f".*.pt.{socket.gethostname()}.*"):
         if not Path("/proc", left.name.rpartition(".")[2]).exists():
             left.unlink(missing_ok=True)
 
 
-def _copied(value: object, memory: object) -> object:
+def _copy_to_host(value: object, memory: object) -> object:
     """Copy a state to the host's memory, into the tensors of the previous copy."""
     if isinstance(value, torch.Tensor):
         if isinstance(memory, torch.Tensor) and (memory.shape, memory.dtype) == (value.shape, value.dtype):
@@ -335,10 +341,10 @@ def _copied(value: object, memory: object) -> object:
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
         places = memory if isinstance(memory, Mapping) else {}
-        return {name: _copied(part, places.get(name)) for name, part in value.items()}
+        return {name: _copy_to_host(part, places.get(name)) for name, part in value.items()}
     if isinstance(value, list | tuple):
         copies: Sequence[object] = [None] * len(value)
         if isinstance(memory, list | tuple) and len(memory) == len(value):
             copies = memory
-        return type(value)(_copied(part, place) for part, place in zip(value, copies, strict=True))
+        return type(value)(_copy_to_host(part, place) for part, place in zip(value, copies, strict=True))
     return value

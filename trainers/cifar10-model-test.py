@@ -1,4 +1,4 @@
-"""Test a CIFAR-10 model under the name, the flags and the lines of the EKS workshop, by `evaluate`.
+"""Test a CIFAR-10 model with `evaluate`, under the name and with the flags and output of the EKS workshop.
 
     python3 /workspace/cifar10-model-test.py --model-file=/efs-shared/cifar10-model.pth \\
         /efs-shared/cifar-10-batches-py/
@@ -23,7 +23,7 @@ def main() -> None:
     images, labels = (part.to(device) for part in evaluate.read_images(folder, train=False))
     print(f"loading model {settings.model_file}", flush=True)
     network, saved = evaluate.load(settings.model_file, device)
-    result = evaluate.count(evaluate.answer(network, images), labels, saved["classes"])
+    result = evaluate.count(evaluate.predict(network, images), labels, saved["classes"])
     evaluate.emit("eval", **result)
     evaluate.print_accuracy(result)
     print("Finished Testing", flush=True)

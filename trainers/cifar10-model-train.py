@@ -1,4 +1,4 @@
-"""Train CIFAR-10 under the name, the flags and the lines of the EKS workshop, by `cifar10_ddp`.
+"""Train CIFAR-10 with `cifar10_ddp`, under the name and with the flags and output of the EKS workshop.
 
     torchrun --nproc_per_node=1 /workspace/cifar10-model-train.py --epochs=10 --batch-size=128 \\
         --model-file=/efs-shared/cifar10-model.pth /efs-shared/cifar-10-batches-py/
@@ -24,21 +24,21 @@ def parse_settings() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train CIFAR-10 on all ranks.")
     parser.add_argument("data", type=Path, help="the folder cifar-10-batches-py")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images a step, of each rank")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
     parser.add_argument("--model-file", type=Path, default=Path("cifar10-model.pth"))
-    parser.add_argument("--workers", type=int, default=0, help="accepted, and not used")
+    parser.add_argument("--workers", type=int, default=0, help="accepted and ignored")
     return parser.parse_args()
 
 
 def folder_of(data: Path) -> Path:
-    """Return the folder of cifar-10-batches-py: the given one's, or the kit's beside it."""
+    """Return the folder that contains cifar-10-batches-py: the parent of ``data``, or the kit's beside it."""
     return data.parent if data.is_dir() else data.parent / "cifar10"
 
 
 def main() -> None:
     """Join, read, train, save."""
     settings, began = parse_settings(), time.perf_counter()
-    ddp.join_the_others()
+    ddp.init_distributed()
     device, group = ddp.choose_device()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def main() -> None:
                 step = epoch * (steps // settings.epochs) + index - 1
                 ddp.emit("step", step=step, epoch=epoch, loss=round(mean, 5))
     print(f"saving model: {settings.model_file}", flush=True)
-    ddp.share_statistics(network)
+    ddp.average_statistics(network)
     if rank == 0:  # one writer: two would corrupt the file
         metadata = {"model": "workshop", "dataset": "cifar10", "classes": CLASSES, "epochs": settings.epochs}
         ddp.save(settings.model_file, metadata | {"weights": network.state_dict()})

@@ -35,19 +35,19 @@ import torch.distributed as dist
 from cifar10_ddp import (
     RECIPES,
     augment,
+    average_statistics,
     choose_device,
     describe,
     emit,
     evaluate,
     gpu_usage,
     has_bf16,
-    join_the_others,
+    init_distributed,
     make_model,
     memory_of,
     one_cycle,
     read_images,
     save,
-    share_statistics,
 )
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -65,16 +65,18 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("data/checkpoints"))
     parser.add_argument("--checkpoint-every", type=int, default=100, help="steps; also after each epoch")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images a step, of each rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images in all")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
+    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
     parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    pace = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
-    parser.add_argument("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; or 0")
+    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+    parser.add_argument(
+        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
+    )
     for name in ("bf16", "channels-last", "compile"):
         switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
+        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -96,7 +98,7 @@ def train_epoch(
     epoch: int,
     first: int,
     *,
-    keep: Callable[[int, int], None],
+    save_state: Callable[[int, int], None],
     rng: torch.Generator,
     cast: AbstractContextManager[object],
 ) -> None:
@@ -108,9 +110,9 @@ def train_epoch(
     for index, chosen in enumerate(batches[first:], first):
         batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
-            answers = model(batch if settings.channels_last else batch.contiguous())
-        truth = labels[chosen.to(device)]
-        loss = nn.functional.cross_entropy(answers.float(), truth, label_smoothing=recipe["smoothing"])
+            logits = model(batch if settings.channels_last else batch.contiguous())
+        targets = labels[chosen.to(device)]
+        loss = nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe["smoothing"])
         optimizer.zero_grad()
         loss.backward()  # DDP averages the gradients over the ranks in here
         optimizer.step()
@@ -124,19 +126,19 @@ def train_epoch(
             lr = round(float(schedule.get_last_lr()[0]), 6)
             emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
         if (index + 1) % settings.checkpoint_every == 0 and index + 1 < len(batches):
-            keep(epoch, index + 1)
+            save_state(epoch, index + 1)
     mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
 
-def run_of(settings: argparse.Namespace) -> dict[str, Any]:
+def run_settings(settings: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that must match for a run to continue another."""
     same = ("model", "epochs", "batch_size", "lr", "limit", "seed")
     return {name: getattr(settings, name) for name in same} | {"ranks": dist.get_world_size()}
 
 
-def keep_checkpoint(
+def save_checkpoint(
     settings: argparse.Namespace,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -145,16 +147,19 @@ def keep_checkpoint(
     epoch: int,
     step: int,
 ) -> None:
-    """Save the whole state; ``epoch`` and ``step`` are the next. Two are kept: the newest may be damaged."""
+    """Save the state; ``epoch`` and ``step`` come next. Two are kept, as the newest may be damaged."""
     began = time.perf_counter()
-    share_statistics(network)
-    everyone: list[Tensor | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, rng.get_state())  # each rank has its own random generator
+    average_statistics(network)
+    generators: list[Tensor | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(generators, rng.get_state())  # each rank has its own random generator
     if dist.get_rank() == 0:
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
         state["schedule"] = schedule.state_dict()
         path = settings.checkpoint_dir / f"epoch-{epoch:04}-step-{step:06}.pt"
-        save(path, state | {"run": run_of(settings), "epoch": epoch, "step": step, "generators": everyone})
+        save(
+            path,
+            state | {"run": run_settings(settings), "epoch": epoch, "step": step, "generators": generators},
+        )
         for old in sorted(settings.checkpoint_dir.glob("epoch-*.pt"))[:-2]:
             old.unlink(missing_ok=True)
         seconds, size = round(time.perf_counter() - began, 4), path.stat().st_size
@@ -183,17 +188,21 @@ def resume(
     rng: torch.Generator,
 ) -> tuple[int, int]:
     """Load the newest checkpoint; return the epoch and step to continue with."""
-    found: list[Any] = [find_checkpoint(settings.checkpoint_dir) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found)  # rank 0 selects the file: concurrent readers may see different files
-    content, broken = found[0]
+    checkpoint: list[Any] = [find_checkpoint(settings.checkpoint_dir) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(
+        checkpoint
+    )  # rank 0 selects the file: concurrent readers may see different files
+    content, broken = checkpoint[0]
     if not content:
         if broken:
             emit("resume", epoch=0, next_step=0, broken=broken)
         return 0, 0
     state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    if state["run"] != (ours := run_of(settings)):
-        differ = ", ".join(f"{name}: {old}" for name, old in state["run"].items() if ours[name] != old)
-        message = f"{settings.checkpoint_dir} has a checkpoint of another run ({differ}); "
+    if state["run"] != (current := run_settings(settings)):
+        differences = ", ".join(
+            f"{name}: {old}" for name, old in state["run"].items() if current[name] != old
+        )
+        message = f"{settings.checkpoint_dir} has a checkpoint of another run ({differences}); "
         raise SystemExit(message + "start with the same values, or with another --checkpoint-dir")
     network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
@@ -206,7 +215,7 @@ def resume(
 def main(argv: list[str] | None = None) -> None:
     """Join, read, resume, train, evaluate, save."""
     settings, began = parse_settings(argv), time.perf_counter()
-    join_the_others()
+    init_distributed()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
@@ -221,14 +230,14 @@ def main(argv: list[str] | None = None) -> None:
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
     model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
     if settings.simulated_ms_per_image:
-        import simulated_accelerator  # lies beside this file
+        import simulated_accelerator  # beside this file
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
     if compiled:
         model.compile()
-    low = settings.bf16 and has_bf16(device)
-    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+    use_bf16 = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
     # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
     lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
@@ -240,21 +249,31 @@ def main(argv: list[str] | None = None) -> None:
     work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
     work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
     place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
-    place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32", "compiled": compiled}
+    place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32", "compiled": compiled}
     emit("start", **data, **work, **place)
 
-    keep = partial(keep_checkpoint, settings, network, optimizer, schedule, rng)
+    save_state = partial(save_checkpoint, settings, network, optimizer, schedule, rng)
     begin, first = resume(settings, network, optimizer, schedule, rng)
     for epoch in range(begin, settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         train_epoch(
-            model, batches, train, optimizer, schedule, settings, epoch, first, keep=keep, rng=rng, cast=cast
+            model,
+            batches,
+            train,
+            optimizer,
+            schedule,
+            settings,
+            epoch,
+            first,
+            save_state=save_state,
+            rng=rng,
+            cast=cast,
         )
         first = 0
-        keep(epoch + 1, first)
+        save_state(epoch + 1, first)
     emit("memory", **memory_of(network, optimizer))
-    share_statistics(network)
+    average_statistics(network)
     result = evaluate(network, *test)
     if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])

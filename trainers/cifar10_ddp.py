@@ -14,7 +14,7 @@ Resuming after a failure is in ``cifar10_checkpoint.py``.
 
 The folder has ``cifar-10-batches-py`` and ``dataset.json``; ``kit.prepare_dataset`` creates both.
 Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Other lines are
-for people, in the words of the walk-throughs.
+readable, as in the walk-throughs.
 """
 
 import argparse
@@ -59,24 +59,26 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(RECIPES), default="small")
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images a step, of each rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images in all")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
+    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
     parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    pace = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
-    parser.add_argument("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; or 0")
+    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+    parser.add_argument(
+        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
+    )
     for name in ("bf16", "channels-last", "compile"):
         switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
+        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
     return settings
 
 
-def join_the_others() -> None:
-    """Join the process group; without torchrun's variables this process is the only rank."""
+def init_distributed() -> None:
+    """Initialize the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     else:
@@ -88,18 +90,18 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
 
     NCCL needs a GPU for each rank. If ranks share one, or there is none, gloo (the default group) is used.
     """
-    mine = None
+    gpu_uuid = None
     if torch.cuda.is_available():
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         torch.cuda.set_device(index)
-        mine = str(torch.cuda.get_device_properties(index).uuid)
+        gpu_uuid = str(torch.cuda.get_device_properties(index).uuid)
     elif "TRAINYARD_GPUS" in os.environ:
-        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
-    everyone: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
-    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    group = dist.new_group(backend="nccl") if own_gpu_each else None
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU with gloo", flush=True)
+    gpu_uuids: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(gpu_uuids, gpu_uuid)
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu_uuid else torch.device("cpu")
+    one_gpu_per_rank = None not in gpu_uuids and len(set(gpu_uuids)) == len(gpu_uuids)
+    group = dist.new_group(backend="nccl") if one_gpu_per_rank else None
     return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
@@ -122,12 +124,12 @@ def emit(event: str, **fields: object) -> None:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
+    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
         raise SystemExit(message) from error
 
 
@@ -142,7 +144,7 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, T
             pixels.append(batch[b"data"])
             labels += batch[b"labels"]
         except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the dataset again") from error
         if limit and len(labels) >= limit:
             break
     images = np.concatenate(pixels)[: limit or None].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -266,9 +268,9 @@ def train_epoch(
     for index, chosen in enumerate(batches):
         batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
-            answers = model(batch if settings.channels_last else batch.contiguous())
-        truth = labels[chosen.to(device)]
-        loss = nn.functional.cross_entropy(answers.float(), truth, label_smoothing=recipe["smoothing"])
+            logits = model(batch if settings.channels_last else batch.contiguous())
+        targets = labels[chosen.to(device)]
+        loss = nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe["smoothing"])
         optimizer.zero_grad()
         loss.backward()  # DDP averages the gradients over the ranks in here
         optimizer.step()
@@ -300,7 +302,7 @@ def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
 
 
-def share_statistics(network: nn.Module) -> None:
+def average_statistics(network: nn.Module) -> None:
     """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
         if buffer.is_floating_point():
@@ -315,11 +317,11 @@ def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, fl
     network.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
-    for pixels, truth in zip(images.split(500), labels.split(500), strict=True):
-        answers = network(normalise(pixels))
-        loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
-        correct = (answers.argmax(1) == truth).sum()
-        sums += torch.tensor([loss.item(), correct.item(), len(truth)], dtype=torch.float64)
+    for pixels, targets in zip(images.split(500), labels.split(500), strict=True):
+        logits = network(normalise(pixels))
+        loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
+        correct = (logits.argmax(1) == targets).sum()
+        sums += torch.tensor([loss.item(), correct.item(), len(targets)], dtype=torch.float64)
     dist.all_reduce(sums)
     loss, correct, count = sums.tolist()
     return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
@@ -327,23 +329,23 @@ def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, fl
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Write a file atomically: to a temporary file, flushed to the disk, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except (OSError, RuntimeError) as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise SystemExit(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
 
 
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate, save."""
     settings, began = parse_settings(argv), time.perf_counter()
-    join_the_others()
+    init_distributed()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
@@ -359,14 +361,14 @@ def main(argv: list[str] | None = None) -> None:
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
     model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
     if settings.simulated_ms_per_image:
-        import simulated_accelerator  # lies beside this file
+        import simulated_accelerator  # beside this file
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
     if compiled:
         model.compile()
-    low = settings.bf16 and has_bf16(device)
-    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+    use_bf16 = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
     # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
     lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
@@ -378,7 +380,7 @@ def main(argv: list[str] | None = None) -> None:
     work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
     work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
     place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
-    place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32", "compiled": compiled}
+    place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32", "compiled": compiled}
     emit("start", **data, **work, **place)
 
     for epoch in range(settings.epochs):
@@ -388,7 +390,7 @@ def main(argv: list[str] | None = None) -> None:
             model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
         )
     emit("memory", **memory_of(network, optimizer))
-    share_statistics(network)
+    average_statistics(network)
     result = evaluate(network, *test)
     if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])

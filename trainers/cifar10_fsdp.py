@@ -33,17 +33,17 @@ import torch
 import torch.distributed as dist
 from cifar10_ddp import (
     RECIPES,
+    average_statistics,
     choose_device,
     describe,
     emit,
     has_bf16,
-    join_the_others,
+    init_distributed,
     make_model,
     normalise,
     one_cycle,
     read_images,
     save,
-    share_statistics,
     train_epoch,
 )
 from torch import Tensor, nn
@@ -70,14 +70,14 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
     parser.add_argument("--checkpoint-dir", type=Path, help="where to save the state after each epoch")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images a step, of each rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images in all")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
+    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
     parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
     for name in ("bf16", "channels-last"):
         switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
+        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -108,11 +108,11 @@ def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, fl
     batches = -(-len(labels) // (500 * dist.get_world_size()))  # as many on each rank: all gather each layer
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
-    for pixels, truth in zip(images.tensor_split(batches), labels.tensor_split(batches), strict=True):
-        answers = network(normalise(pixels))
-        loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
-        correct = (answers.argmax(1) == truth).sum()
-        sums += torch.tensor([loss.item(), correct.item(), len(truth)], dtype=torch.float64)
+    for pixels, targets in zip(images.tensor_split(batches), labels.tensor_split(batches), strict=True):
+        logits = network(normalise(pixels))
+        loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
+        correct = (logits.argmax(1) == targets).sum()
+        sums += torch.tensor([loss.item(), correct.item(), len(targets)], dtype=torch.float64)
     dist.all_reduce(sums)
     loss, correct, count = sums.tolist()
     return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
@@ -120,22 +120,22 @@ def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, fl
 
 def shard(network: nn.Sequential, *, group: dist.ProcessGroup | None, device: torch.device) -> nn.Module:
     """Split the parameters of each layer over the ranks; a layer is whole only while it computes."""
-    everyone = group or dist.group.WORLD
-    assert everyone, "the ranks have joined"
-    mesh = DeviceMesh.from_group(everyone, device.type)
+    process_group = group or dist.group.WORLD
+    assert process_group, "the ranks have joined"
+    mesh = DeviceMesh.from_group(process_group, device.type)
     for layer in network:
         fully_shard(layer, mesh=mesh)
     fully_shard(network, mesh=mesh)
     return network
 
 
-def run_of(settings: argparse.Namespace) -> dict[str, Any]:
+def run_settings(settings: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that must match for a run to continue another; the number of ranks may differ."""
     same = ("model", "epochs", "batch_size", "lr", "limit", "seed")
     return {name: getattr(settings, name) for name in same}
 
 
-def keep_checkpoint(
+def save_checkpoint(
     settings: argparse.Namespace,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -144,15 +144,15 @@ def keep_checkpoint(
 ) -> None:
     """Save each rank's part of the state; ``epoch`` is the next one to run. The two newest are kept."""
     began = time.perf_counter()
-    share_statistics(network)
-    everyone: list[Tensor | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, rng.get_state())  # each rank has its own random generator
+    average_statistics(network)
+    generators: list[Tensor | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(generators, rng.get_state())  # each rank has its own random generator
     model, state = get_state_dict(network, optimizer)
     folder = settings.checkpoint_dir / f"epoch-{epoch:04}"
-    content = {"model": model, "optimizer": state, "run": run_of(settings), "epoch": epoch}
+    content = {"model": model, "optimizer": state, "run": run_settings(settings), "epoch": epoch}
     content["generators"] = tuple(
-        everyone
-    )  # a list would be saved by element, which binds the number of ranks
+        generators
+    )  # a list would be saved by element, which would fix the number of ranks
     checkpoint.save(content, checkpoint_id=folder)  # .metadata is written last, and marks it as complete
     if dist.get_rank() == 0:
         for old in sorted(settings.checkpoint_dir.glob("epoch-*"))[:-2]:
@@ -164,23 +164,23 @@ def resume(
     settings: argparse.Namespace, network: nn.Module, optimizer: torch.optim.Optimizer, rng: torch.Generator
 ) -> int:
     """Load this rank's part of the newest complete checkpoint; return the epoch to continue with."""
-    found = [max(settings.checkpoint_dir.glob("epoch-*/.metadata"), default=None)]
-    dist.broadcast_object_list(found)  # rank 0 selects it: concurrent readers may see different ones
-    if found[0] is None:
+    newest = [max(settings.checkpoint_dir.glob("epoch-*/.metadata"), default=None)]
+    dist.broadcast_object_list(newest)  # rank 0 selects it: concurrent readers may see different ones
+    if newest[0] is None:
         return 0
-    folder = found[0].parent
-    about: dict[str, Any] = {"run": run_of(settings), "epoch": 0, "generators": ()}
+    folder = newest[0].parent
+    about: dict[str, Any] = {"run": run_settings(settings), "epoch": 0, "generators": ()}
     checkpoint.load(about, checkpoint_id=folder)
-    if about["run"] != run_of(settings):
+    if about["run"] != run_settings(settings):
         raise SystemExit(
-            f"{folder} is of another run ({about['run']}); "
+            f"{folder} belongs to another run ({about['run']}); "
             "start with the same values, or with another --checkpoint-dir"
         )
     rate = optimizer.param_groups[0]["lr"]
     model, state = get_state_dict(network, optimizer)
     checkpoint.load({"model": model, "optimizer": state}, checkpoint_id=folder)
     set_state_dict(network, optimizer, model_state_dict=model, optim_state_dict=state)
-    optimizer.param_groups[0].update(lr=rate, initial_lr=rate)  # it scales with the ranks of now
+    optimizer.param_groups[0].update(lr=rate, initial_lr=rate)  # it scales with the current number of ranks
     if dist.get_rank() < len(about["generators"]):
         rng.set_state(about["generators"][dist.get_rank()])
     emit("resume", epoch=about["epoch"], ranks_before=len(about["generators"]))
@@ -203,8 +203,8 @@ def run(settings: argparse.Namespace) -> None:
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     model = shard(network, group=group, device=device)
-    low = settings.bf16 and has_bf16(device)
-    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+    use_bf16 = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
     # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
     lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
@@ -219,7 +219,7 @@ def run(settings: argparse.Namespace) -> None:
     work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
     work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
     place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
-    place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32"}
+    place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32"}
     emit("start", **data, **work, **place)
 
     for epoch in range(begin, settings.epochs):
@@ -229,12 +229,12 @@ def run(settings: argparse.Namespace) -> None:
             model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
         )
         if settings.checkpoint_dir:
-            keep_checkpoint(settings, network, optimizer, rng, epoch + 1)
+            save_checkpoint(settings, network, optimizer, rng, epoch + 1)
     emit("memory", **memory_of(network, optimizer))
-    share_statistics(network)
+    average_statistics(network)
     result = evaluate(network, *test)
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(network, options=whole)  # all take part; rank 0 gets them
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(network, options=options)  # a collective; rank 0 gets them
     if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
         if settings.model_file:
@@ -244,9 +244,9 @@ def run(settings: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Join the others, and train."""
+    """Initialize the process group, and train."""
     settings = parse_settings(argv)
-    join_the_others()
+    init_distributed()
     run(settings)
     gc.collect()  # the sharded model's cycles hold the group: its threads must end before the interpreter
     dist.destroy_process_group()

@@ -13,7 +13,7 @@ batch; the backward pass averages the gradients, so all ranks apply the same upd
         --master-addr $MASTER_ADDR --master-port 29500 trainers/digits_ddp.py   # one on each of four machines
 
 Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Other lines are
-for people, in the words of the walk-throughs.
+readable, as in the walk-throughs.
 """
 
 import argparse
@@ -43,20 +43,20 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument(
-        "--global-batch-size", type=int, default=64, help="images a step, of all ranks together"
-    )
-    parser.add_argument("--batch-size", type=int, help="images a step of each rank; replaces the global one")
+    parser.add_argument("--global-batch-size", type=int, default=64, help="images per step, over all ranks")
+    parser.add_argument("--batch-size", type=int, help="images per step and rank, in place of the global one")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
-    pace = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
-    parser.add_argument("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; or 0")
+    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+    parser.add_argument(
+        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
+    )
     return parser.parse_args(argv)
 
 
-def join_the_others() -> None:
-    """Join the process group; without torchrun's variables this process is the only rank."""
+def init_distributed() -> None:
+    """Initialize the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     else:
@@ -68,18 +68,18 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
 
     NCCL needs a GPU for each rank. If ranks share one, or there is none, gloo (the default group) is used.
     """
-    mine = None
+    gpu_uuid = None
     if torch.cuda.is_available():
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         torch.cuda.set_device(index)
-        mine = str(torch.cuda.get_device_properties(index).uuid)
+        gpu_uuid = str(torch.cuda.get_device_properties(index).uuid)
     elif "TRAINYARD_GPUS" in os.environ:
-        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
-    everyone: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
-    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    group = dist.new_group(backend="nccl") if own_gpu_each else None
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU with gloo", flush=True)
+    gpu_uuids: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(gpu_uuids, gpu_uuid)
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu_uuid else torch.device("cpu")
+    one_gpu_per_rank = None not in gpu_uuids and len(set(gpu_uuids)) == len(gpu_uuids)
+    group = dist.new_group(backend="nccl") if one_gpu_per_rank else None
     return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
@@ -101,12 +101,12 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
+    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
         raise SystemExit(message) from error
 
 
@@ -123,7 +123,7 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
             shape = np.frombuffer(content, ">i4", content[3], offset=4)
             return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
         except (OSError, ValueError, IndexError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the dataset again") from error
 
     sets = []
     for part in ("train", "t10k"):
@@ -217,16 +217,16 @@ def evaluate(
     """
     model.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()].to(device) for part in test.tensors)
-    answers = torch.cat([model(part) for part in images.split(256)])
-    loss = nn.functional.cross_entropy(answers, labels, reduction="sum")
-    sums = torch.tensor([loss, (answers.argmax(1) == labels).sum(), len(labels)], dtype=torch.float64)
+    logits = torch.cat([model(part) for part in images.split(256)])
+    loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+    sums = torch.tensor([loss, (logits.argmax(1) == labels).sum(), len(labels)], dtype=torch.float64)
     dist.all_reduce(sums)
     if dist.get_rank() == 0:
         small = nn.functional.avg_pool2d(images[:show], max(1, images.shape[-1] // 14))  # a log line is short
         pixels = (small.squeeze(1) * 15).round().int().tolist()
         sample = [
             {"pixels": p, "label": t, "prediction": a}
-            for p, t, a in zip(pixels, labels.tolist(), answers.argmax(1).tolist(), strict=False)
+            for p, t, a in zip(pixels, labels.tolist(), logits.argmax(1).tolist(), strict=False)
         ]
         emit(
             "eval",
@@ -239,7 +239,7 @@ def evaluate(
     return (sums[0] / sums[2]).item(), int(sums[1]), int(sums[2])
 
 
-def introduce(
+def log_start(
     train: TensorDataset,
     test: TensorDataset,
     *,
@@ -271,7 +271,7 @@ def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate."""
     began = time.perf_counter()
     settings = parse_settings(argv)
-    join_the_others()
+    init_distributed()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
 
@@ -288,13 +288,13 @@ def main(argv: list[str] | None = None) -> None:
     network = make_model(train.tensors[0].shape[-1]).to(device)
     model = DistributedDataParallel(network, process_group=group)
     if settings.simulated_ms_per_image:
-        import simulated_accelerator  # lies beside this file
+        import simulated_accelerator  # beside this file
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    introduce(
+    log_start(
         train,
         test,
         steps=steps,

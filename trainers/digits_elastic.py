@@ -42,25 +42,25 @@ CONTINUED = ("dataset", "epochs", "global_batch_size", "lr", "seed", "limit", "f
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags; the defaults reach 97% on the digits in a few seconds."""
-    parser = argparse.ArgumentParser(description="Train a digit classifier on ranks that may come and go.")
+    parser = argparse.ArgumentParser(description="Train a digit classifier on ranks that may join and leave.")
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
     parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument(
-        "--global-batch-size", type=int, default=64, help="images a step, of all ranks together"
-    )
+    parser.add_argument("--global-batch-size", type=int, default=64, help="images per step, over all ranks")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--float64", action="store_true", help="compute with doubles, to compare runs exactly"
     )
-    parser.add_argument("--checkpoint-dir", type=Path, help="on a volume that all ranks see")
+    parser.add_argument("--checkpoint-dir", type=Path, help="on a volume shared by all ranks")
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps between two checkpoints")
-    parser.add_argument("--checkpoint-failures", type=int, default=3, help="in a row, that end the run")
+    parser.add_argument(
+        "--checkpoint-failures", type=int, default=3, help="consecutive ones that end the run"
+    )
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
-    parser.add_argument("--step-seconds", type=float, default=0, help="least duration, for people who watch")
+    parser.add_argument("--step-seconds", type=float, default=0, help="minimum duration, to watch the run")
     settings = parser.parse_args(argv)
     counts = ("epochs", "global_batch_size", "checkpoint_every", "checkpoint_failures", "log_every")
     if min(getattr(settings, name) for name in counts) < 1 or settings.limit < 0:
@@ -79,12 +79,12 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
+    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
         raise SystemExit(message) from error
 
 
@@ -101,7 +101,7 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
             shape = np.frombuffer(content, ">i4", content[3], offset=4)
             return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
         except (OSError, ValueError, IndexError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the dataset again") from error
 
     sets = []
     for part in ("train", "t10k"):
@@ -119,12 +119,12 @@ def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorData
     return TensorDataset(x[test:], y[test:]), TensorDataset(x[:test], y[:test])
 
 
-def order_of(epoch: int, *, images: int, seed: int) -> Tensor:
+def epoch_order(epoch: int, *, images: int, seed: int) -> Tensor:
     """Return the order of the images in an epoch: the same on every rank and at every world size."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
-def share_of(order: Tensor, index: int, *, batch: int, rank: int, world_size: int) -> Tensor:
+def rank_slice(order: Tensor, index: int, *, batch: int, rank: int, world_size: int) -> Tensor:
     """Return a rank's slice of a global batch; with more ranks than images some slices are empty.
 
     Args:
@@ -177,7 +177,7 @@ def train(
     schedule: torch.optim.lr_scheduler.LRScheduler,
     *,
     settings: argparse.Namespace,
-    keeper: checkpoints.CheckpointManager,
+    manager: checkpoints.CheckpointManager,
 ) -> None:
     """Take the steps from ``state.step`` to the last; called again after each membership change."""
     images, labels = data.tensors
@@ -186,21 +186,21 @@ def train(
     while state.step < last:
         epoch, began, seen = state.epoch, time.perf_counter(), 0
         losses: list[float] = []
-        order = order_of(epoch, images=len(labels), seed=settings.seed)
+        order = epoch_order(epoch, images=len(labels), seed=settings.seed)
         while state.epoch == epoch:
             floor, step = time.perf_counter() + settings.step_seconds, state.step
-            mine = share_of(order, state.index, batch=batch, rank=worker.rank, world_size=worker.world_size)
+            mine = rank_slice(order, state.index, batch=batch, rank=worker.rank, world_size=worker.world_size)
             whole = take_step(worker, network, optimizer, schedule, images[mine], labels[mine])
             state.step += 1
             seen, losses = seen + len(mine), [*losses, whole.loss]
             rate = round(seen / (time.perf_counter() - began), 1)
             if step % settings.log_every == 0:
-                said = {"loss": whole.loss, "samples": whole.samples, "images_per_s": rate}
-                worker.emit("step", step=step, epoch=epoch, **said)
+                metrics = {"loss": whole.loss, "samples": whole.samples, "images_per_s": rate}
+                worker.emit("step", step=step, epoch=epoch, **metrics)
             if state.index == 0:
-                said = {"loss": round(sum(losses) / len(losses), 5), "images_per_s": rate}
-                worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **said)
-            keeper.after_step(worker, state, last=state.step == last)
+                metrics = {"loss": round(sum(losses) / len(losses), 5), "images_per_s": rate}
+                worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **metrics)
+            manager.after_step(worker, state, last=state.step == last)
             time.sleep(max(0.0, floor - time.perf_counter()))
             worker.step_boundary()  # ranks join and leave here
 
@@ -213,16 +213,16 @@ def evaluate(worker: elastic.Worker, network: nn.Module, test: TensorDataset, *,
     """
     network.eval()
     images, labels = (part[worker.rank :: worker.world_size].to(worker.device) for part in test.tensors)
-    answers = torch.cat([network(part) for part in images.split(256)])
-    loss = nn.functional.cross_entropy(answers, labels, reduction="sum")
-    sums = torch.tensor([loss, (answers.argmax(1) == labels).sum(), len(labels)], dtype=torch.float64)
+    logits = torch.cat([network(part) for part in images.split(256)])
+    loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+    sums = torch.tensor([loss, (logits.argmax(1) == labels).sum(), len(labels)], dtype=torch.float64)
     worker.all_reduce(sums)
     if worker.rank == 0:
         small = nn.functional.avg_pool2d(images[:show], max(1, images.shape[-1] // 14))  # a log line is short
         pixels = (small.squeeze(1) * 15).round().int().tolist()
         sample = [
             {"pixels": p, "label": t, "prediction": a}
-            for p, t, a in zip(pixels, labels.tolist(), answers.argmax(1).tolist(), strict=False)
+            for p, t, a in zip(pixels, labels.tolist(), logits.argmax(1).tolist(), strict=False)
         ]
         worker.emit(
             "eval",
@@ -234,7 +234,7 @@ def evaluate(worker: elastic.Worker, network: nn.Module, test: TensorDataset, *,
         )
 
 
-def introduce(
+def log_start(
     worker: elastic.Worker,
     train: TensorDataset,
     test: TensorDataset,
@@ -286,28 +286,28 @@ def main(argv: list[str] | None = None) -> None:
     state = elastic.State(steps_per_epoch=per_epoch, **shared)
     run = {name: getattr(settings, name) for name in CONTINUED} | {"model": "mlp"}
     when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
-    keeper = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
+    manager = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
 
-    introduced = False
+    start_logged = False
 
     def one_round(worker: elastic.Worker) -> elastic.Worker:
-        nonlocal introduced
-        if not introduced:
-            introduce(worker, data, test, steps=steps, network=network, about=about)
-            introduced = True
-        train(worker, state, network, data, optimizer, schedule, settings=settings, keeper=keeper)
+        nonlocal start_logged
+        if not start_logged:
+            log_start(worker, data, test, steps=steps, network=network, about=about)
+            start_logged = True
+        train(worker, state, network, data, optimizer, schedule, settings=settings, manager=manager)
         evaluate(worker, network, test)
         if worker.rank == 0 and settings.model_file:
-            made = {"model": "mlp", "dataset": about["name"], "classes": about.get("classes")}
-            checkpoints.save_model(settings.model_file, made | {"weights": network.state_dict()})
-        keeper.close(worker)
+            metadata = {"model": "mlp", "dataset": about["name"], "classes": about.get("classes")}
+            checkpoints.save_model(settings.model_file, metadata | {"weights": network.state_dict()})
+        manager.close(worker)
         return worker
 
     worker = elastic.run(
         one_round,
         state,
-        load=lambda worker: keeper.resume(worker, state),
-        leave=lambda worker: keeper.leave(worker, state),
+        load=lambda worker: manager.resume(worker, state),
+        leave=lambda worker: manager.leave(worker, state),
     )
     worker.emit("end", steps=state.step, seconds=round(time.perf_counter() - began, 3))
 

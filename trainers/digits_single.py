@@ -34,7 +34,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--global-batch-size", type=int, default=64, help="images a step")
+    parser.add_argument("--global-batch-size", type=int, default=64, help="images per step")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
@@ -59,12 +59,12 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
+    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
         raise SystemExit(message) from error
 
 
@@ -81,7 +81,7 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
             shape = np.frombuffer(content, ">i4", content[3], offset=4)
             return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
         except (OSError, ValueError, IndexError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the dataset again") from error
 
     sets = []
     for part in ("train", "t10k"):
@@ -167,14 +167,14 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     """Count correct predictions on the test set, and report them with a few of its images."""
     model.eval()
     images, labels = (part.to(device) for part in test.tensors)
-    answers = torch.cat([model(part) for part in images.split(256)])
-    loss = nn.functional.cross_entropy(answers, labels)
-    correct = int((answers.argmax(1) == labels).sum())
+    logits = torch.cat([model(part) for part in images.split(256)])
+    loss = nn.functional.cross_entropy(logits, labels)
+    correct = int((logits.argmax(1) == labels).sum())
     small = nn.functional.avg_pool2d(images[:show], max(1, images.shape[-1] // 14))  # a log line is short
     pixels = (small.squeeze(1) * 15).round().int().tolist()
     sample = [
         {"pixels": p, "label": t, "prediction": a}
-        for p, t, a in zip(pixels, labels.tolist(), answers.argmax(1).tolist(), strict=False)
+        for p, t, a in zip(pixels, labels.tolist(), logits.argmax(1).tolist(), strict=False)
     ]
     emit(
         "eval",
@@ -186,7 +186,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def introduce(
+def log_start(
     train: TensorDataset,
     test: TensorDataset,
     *,
@@ -229,7 +229,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    introduce(train, test, steps=steps, network=model, device=device, about=about)
+    log_start(train, test, steps=steps, network=model, device=device, about=about)
 
     for epoch in range(settings.epochs):
         train_epoch(

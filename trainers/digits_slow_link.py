@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate."""
     began = time.perf_counter()
     settings = parse_settings(argv)
-    ddp.join_the_others()
+    ddp.init_distributed()
     device, group = ddp.choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     train, test = ddp.split(*ddp.read_digits(), settings.seed)
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
     outer_step = outer_optimizer(network)
     about = {"name": "digits", "synthetic": False}
-    ddp.introduce(
+    ddp.log_start(
         train,
         test,
         steps=settings.epochs * len(loader),

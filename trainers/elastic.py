@@ -4,9 +4,9 @@ A trainer calls ``run(train, state)``. Each membership change starts a new round
 
     rendezvous -> process group -> most advanced worker's state to all -> train(worker) -> … -> the change
 
-A change is a collective that failed (a peer was killed, hangs, or is disconnected) or one that all ranks
-agree on at a step boundary (a worker waits to join, or was asked to leave). An exception then interrupts
-``train``, the group is destroyed within the process, and the next round begins. Model, data and imports stay.
+A change is a failed collective (a peer was killed, hangs or is disconnected), or one on which all ranks agree
+at a step boundary (a worker waits to join, or has received SIGTERM). An exception then interrupts ``train``,
+the group is destroyed within the process, and the next round begins. Model, data and imports stay.
 
 ``elastic_launch.py`` starts the trainer and restarts dead workers. The same trainer also runs under plain
 torchrun (one round; it dies with its peers and is restarted), and alone without a rendezvous. The store and
@@ -50,7 +50,7 @@ class Regroup(Exception):
 
 
 class Leave(BaseException):
-    """This worker was asked to leave (SIGTERM)."""
+    """This worker has received SIGTERM and leaves."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        described = os.environ.get("ELASTIC_RENDEZVOUS")
-        self.settings = RendezvousSettings.from_json(described) if described else None
+        text = os.environ.get("ELASTIC_RENDEZVOUS")
+        self.settings = RendezvousSettings.from_json(text) if text else None
         self.rank, self.world_size = 0, 1
         self.group: dist.ProcessGroup | None = None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -97,14 +97,14 @@ class Worker:
         """
         began = time.monotonic()
         self._agreed, self._leavers = None, 0
-        self._meet()
+        self._join_round()
         with self.collective():
-            shared = self._share(state, reason, load)
+            shared = self._synchronize(state, reason, load)
         self.emit("rendezvous", **shared, seconds=round(time.monotonic() - began, 3))
 
-    def _meet(self) -> None:
+    def _join_round(self) -> None:
         if self.settings is None:
-            if "RANK" in os.environ and not dist.is_initialized():  # torchrun without us
+            if "RANK" in os.environ and not dist.is_initialized():  # under plain torchrun
                 dist.init_process_group("gloo", timeout=timedelta(minutes=5))
                 self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
                 self.group = _nccl(self.device)
@@ -118,23 +118,21 @@ class Worker:
                     self._round = now = self._rendezvous.next()
                     break
                 except RendezvousError as error:  # too few workers joined in time, or the store was lost
-                    print(f"elastic: no rendezvous ({error}); trying anew", file=sys.stderr, flush=True)
+                    print(f"elastic: the rendezvous failed ({error}); retrying", file=sys.stderr, flush=True)
                     self.withdraw()
                     self._rendezvous = None
                     time.sleep(1)
         self.rank, self.world_size = now.rank, now.world_size
         try:
-            self._form(self._rendezvous, now, self.settings)
-        except (
-            Exception
-        ) as error:  # gloo's, the store's, or those of etcd's client, which have no common name
+            self._create_group(self._rendezvous, now, self.settings)
+        except Exception as error:  # gloo's, the store's or etcd's: they have no common base class
             self._failed_groups += 1
             if self._failed_groups > MAX_FAILED_GROUPS:
                 raise
             raise Regroup("peer lost") from error
         self._failed_groups = 0
 
-    def _form(self, rendezvous: ElasticRendezvous, now: Round, settings: RendezvousSettings) -> None:
+    def _create_group(self, rendezvous: ElasticRendezvous, now: Round, settings: RendezvousSettings) -> None:
         known = set(open_sockets().values())
         hook = sys.excepthook  # torch wraps the store in one in every round
         # Longer each time: on a loaded machine the same timeout would only fail again.
@@ -160,12 +158,12 @@ class Worker:
         Returns:
             True if the others have continued without this worker.
         """
-        without = False
+        is_left_behind = False
         if self._watch:
             self._watch.stop()
             self._watch = None
         if dist.is_initialized():
-            if self.group is not None:  # a collective on a GPU has no timeout of its own here
+            if self.group is not None:  # a collective on a GPU has no timeout here
                 with suppress(RuntimeError):
                     self.group._get_backend(self.device).abort()
             with suppress(RuntimeError):
@@ -173,13 +171,13 @@ class Worker:
         self.group = None
         if self._round and self._rendezvous:
             try:
-                without = self._rendezvous.declare_over(self._round, leaving=self._leavers)
+                is_left_behind = self._rendezvous.declare_over(self._round, leaving=self._leavers)
             except RendezvousError:
                 self._rendezvous = None  # the next one reconnects
         self._round = None
-        return without
+        return is_left_behind
 
-    def _share(self, state: State, reason: str, load: Callable[[], bool] | None) -> dict[str, Any]:
+    def _synchronize(self, state: State, reason: str, load: Callable[[], bool] | None) -> dict[str, Any]:
         """Broadcast the most advanced worker's state; return the fields for the event."""
         mine = torch.tensor([state.step if state.ready else -1, REASONS.index(reason)])
         table = self._gather(mine)
@@ -237,8 +235,8 @@ class Worker:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             by_type.setdefault(parameter.dtype, []).append(parameter.grad)
-        wish = self._wish()
-        votes = [float(loss), samples, *(float(wish == reason) for reason in REASONS)]
+        change = self._requested_change()
+        votes = [float(loss), samples, *(float(change == reason) for reason in REASONS)]
         totals = torch.tensor(votes, dtype=torch.float64)
         with self.collective():
             if self.world_size > 1:
@@ -262,8 +260,8 @@ class Worker:
     def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> None:
         """Sum gradients of one type as one flat tensor, in place; ``totals`` are summed with them."""
         flat = [gradient.flatten() for gradient in gradients]
-        alone = flat[0].dtype not in (torch.float32, torch.float64)  # half precision has no batch's size
-        if totals is not None and not alone:
+        separate = flat[0].dtype not in (torch.float32, torch.float64)  # too imprecise for the totals
+        if totals is not None and not separate:
             flat.append(totals.to(flat[0]))
         bucket = torch.cat(flat)
         if self.group is None:
@@ -273,7 +271,7 @@ class Worker:
         parts = bucket.split([len(part) for part in flat])
         for mine, summed in zip(gradients, parts[: len(gradients)], strict=True):
             mine.copy_(summed.view_as(mine))
-        if totals is not None and alone:
+        if totals is not None and separate:
             dist.all_reduce(totals)
         elif totals is not None:
             totals.copy_(parts[-1])
@@ -298,9 +296,9 @@ class Worker:
             dist.broadcast(tensor, source)
         return tensor
 
-    # Coming and going ---------------------------------------------------------------------------------------
+    # Joining and leaving ------------------------------------------------------------------------------------
 
-    def _wish(self) -> str | None:
+    def _requested_change(self) -> str | None:
         if self._leaving:
             return "leave"
         if self._watch and self._watch.store_lost:
@@ -330,16 +328,16 @@ class Worker:
         finally:
             self._interruptible = False
 
-    def leave_when_asked(self) -> None:
-        """Treat SIGTERM as a request to leave; a second one ends the process. Main thread only."""
+    def leave_on_sigterm(self) -> None:
+        """Treat SIGTERM as a request to leave; a second one kills the process. Main thread only."""
 
-        def asked(number: int, frame: Any) -> None:
+        def on_sigterm(number: int, frame: Any) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._leaving = True
             if self._interruptible:
                 raise Leave
 
-        signal.signal(signal.SIGTERM, asked)
+        signal.signal(signal.SIGTERM, on_sigterm)
 
     def withdraw(self) -> None:
         """Stop waiting to join, so that the others do not wait for this worker."""
@@ -357,7 +355,7 @@ class Worker:
             if self.world_size > 1:
                 dist.barrier()
         if self._watch:
-            self._watch.stop()  # otherwise it would mistake the end of the run for that of the round
+            self._watch.stop()  # otherwise it would take the end of the run for a failed round
         if self._rendezvous:
             self._rendezvous.close()
         self._round = None  # the run is over, so the round need not be declared over
@@ -397,7 +395,7 @@ def run(
     """
     worker, reason = Worker(), "start"
     if worker.settings is not None:
-        worker.leave_when_asked()
+        worker.leave_on_sigterm()
     try:
         while True:
             try:
@@ -412,7 +410,7 @@ def run(
                 if worker.end_round():
                     reason = "join"
     except Leave:
-        _go(worker, state, leave)
+        _leave_run(worker, state, leave)
     except RunEnded:
         worker.emit("end", steps=state.step, late=True)
         raise SystemExit(0) from None
@@ -423,7 +421,7 @@ def run(
         worker.end_round()
 
 
-def _go(worker: Worker, state: State, leave: Callable[[Worker], None] | None) -> NoReturn:
+def _leave_run(worker: Worker, state: State, leave: Callable[[Worker], None] | None) -> NoReturn:
     worker.end_round()
     worker.withdraw()
     if leave is not None and state.ready:
@@ -450,11 +448,11 @@ def choose_device() -> torch.device:
 
 def _nccl(device: torch.device) -> dist.ProcessGroup | None:
     """Return an nccl group if each rank has its own GPU; None means the default group, gloo."""
-    mine = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
-    everyone: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
+    gpu_uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+    gpu_uuids: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(gpu_uuids, gpu_uuid)
+    one_gpu_per_rank = None not in gpu_uuids and len(set(gpu_uuids)) == len(gpu_uuids)
     # Otherwise nccl's own watchdog ends the process when a peer is lost.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if one_gpu_per_rank else None
     return group if isinstance(group, dist.ProcessGroup) else None

@@ -11,15 +11,15 @@ others form a new group by themselves. It accepts torchrun's flags (with - or _)
 torch is imported once, here, and the trainer is forked: a worker restarts within a fraction of a second. This
 process must not compute anything, because threads do not survive a fork.
 
-A worker that is killed by signals more than ``--max_restarts`` times within ``--restart_window`` seconds is
-given up: an exercise may kill it often, but a crash loop ends. Errors of the trainer itself (exit codes) are
-counted over the whole run, as in torchrun, because they recur.
+The launcher gives up on a worker that is killed by signals more than ``--max_restarts`` times within
+``--restart_window`` seconds: an exercise may kill it often, but a crash loop ends. Errors of the trainer
+(exit codes) are counted over the whole run, as in torchrun, because they recur.
 """
 
 # ruff: noqa: E402
 import gc
 
-gc.disable()  # until torch is imported: collections take a quarter of the time, and find nothing
+gc.disable()  # while torch is imported: collections would take a quarter of the time and free nothing
 
 import argparse
 import atexit
@@ -59,15 +59,15 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags, and torchrun's variables for missing flags."""
-    parser = argparse.ArgumentParser(description="Start a trainer's workers, and those again that die.")
+    parser = argparse.ArgumentParser(description="Start a trainer's workers, and restart those that die.")
     switch = {
         "nnodes": ("1", "MIN:MAX nodes, or one number"),
         "nproc_per_node": ("1", "workers on this node: a number, gpu, cpu or auto"),
-        "rdzv_backend": ("c10d", "c10d, etcd or etcd-v2 (the same: etcd's v2 API)"),
+        "rdzv_backend": ("c10d", "c10d, etcd or etcd-v2 (the same as etcd: its v2 API)"),
         "rdzv_endpoint": ("", "HOST:PORT of the store"),
-        "rdzv_id": ("none", "name of the run; another one for each launch"),
+        "rdzv_id": ("none", "name of the run, different for each launch"),
         "rdzv_conf": ("", "NAME=VALUE,…: timeouts"),
-        "max_restarts": ("3", "how often a dead worker is started again"),
+        "max_restarts": ("3", "how often a dead worker is restarted"),
         "restart_window": ("60", "seconds within which deaths by signals are counted together"),
     }
     for name, (default, text) in switch.items():
@@ -75,7 +75,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         value = os.environ.get(f"PET_{name.upper()}", default)
         parser.add_argument(*spellings, dest=name, default=value, help=text)
     standalone = os.environ.get("PET_STANDALONE", "0") not in ("", "0", "false", "False")
-    parser.add_argument("--standalone", action="store_true", default=standalone, help="meet on this machine")
+    parser.add_argument(
+        "--standalone", action="store_true", default=standalone, help="rendezvous on this machine"
+    )
     parser.add_argument("trainer", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args(argv)
@@ -92,36 +94,36 @@ def _check(options: argparse.Namespace) -> None:
     if options.min_nodes > options.max_nodes:
         raise ValueError(
             f"--nnodes {options.nnodes}: the smallest number of nodes ({low}) exceeds the largest ({high}); "
-            "it is MIN:MAX"
+            "use MIN:MAX"
         )
     if options.rdzv_backend not in BACKENDS:
         raise ValueError(f"--rdzv_backend {options.rdzv_backend}: choose one of {', '.join(BACKENDS)}")
-    options.max_restarts = _number("--max_restarts", options.max_restarts, least=0)
+    options.max_restarts = _number("--max_restarts", options.max_restarts, minimum=0)
     options.restart_window = _number("--restart_window", options.restart_window)
     options.nproc_per_node = _processes(options.nproc_per_node)
     options.rdzv_conf = _parse_rendezvous_config(options.rdzv_conf)
     if options.max_nodes > 1 and not (options.rdzv_endpoint or options.standalone):
         raise ValueError(
-            f"--nnodes {options.nnodes}: several nodes meet at a store; name it by --rdzv_endpoint HOST:PORT "
+            f"--nnodes {options.nnodes}: several nodes need a store; pass --rdzv_endpoint HOST:PORT "
             "(or PET_RDZV_ENDPOINT)"
         )
     if not Path(options.trainer).is_file():
         raise ValueError(f"{options.trainer}: no such file; the trainer's path comes after the flags")
 
 
-def _number(name: str, text: str, *, least: int = 1) -> int:
-    if not text.isdigit() or int(text) < least:
-        raise ValueError(f"{name} {text}: a whole number of {least} or more is needed")
+def _number(name: str, text: str, *, minimum: int = 1) -> int:
+    if not text.isdigit() or int(text) < minimum:
+        raise ValueError(f"{name} {text}: must be an integer of at least {minimum}")
     return int(text)
 
 
 def _processes(text: str) -> int:
     """Parse a number of processes; gpu, cpu and auto mean the same as in torchrun."""
-    # Counting GPUs must not initialise CUDA: a fork could not use them then.
+    # Counting GPUs must not initialise CUDA, or forked workers could not use it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     gpus = torch.cuda.device_count() if text in ("gpu", "auto") else 0
     if text == "gpu" and not gpus:
-        raise ValueError("--nproc_per_node gpu: there is no GPU here")
+        raise ValueError("--nproc_per_node gpu: this machine has no GPU")
     if text in ("gpu", "auto", "cpu"):
         return gpus or os.cpu_count() or 1
     return _number("--nproc_per_node", text)
@@ -155,7 +157,7 @@ class Launcher:
     """Keep this node's workers running.
 
     Args:
-        options: As ``parse`` returns them.
+        options: The result of ``parse``.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -168,7 +170,7 @@ class Launcher:
     def supervise(self) -> Child | int:
         """Supervise the workers; return the exit code, or, in a worker's process, its `Child`."""
         if self._settings and BACKENDS[self._settings.backend] == "c10d":
-            _host_store_if_it_is_here(self._settings)
+            _host_local_store(self._settings)
         for number in FORWARDED:
             signal.signal(number, self._forward)
         gc.freeze()  # keep loaded modules on shared pages
@@ -179,8 +181,8 @@ class Launcher:
             pid, status = os.waitpid(-1, 0)
             child = self._children.pop(pid, None)
             if child is not None:  # the store, or an orphan reparented to PID 1
-                again = self._after(child, pid, os.waitstatus_to_exitcode(status))
-                if again and self._fork(again):
+                next_child = self._next_child(child, pid, os.waitstatus_to_exitcode(status))
+                if next_child and self._fork(next_child):
                     return self._me
         return next((code for code in self._codes if code), 0)
 
@@ -195,7 +197,7 @@ class Launcher:
             self._children[pid] = child
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
             return False
-        _die_with(parent)
+        _exit_with_parent(parent)
         for number in FORWARDED:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
@@ -208,29 +210,29 @@ class Launcher:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _after(self, child: Child, pid: int, code: int) -> Child | None:
+    def _next_child(self, child: Child, pid: int, code: int) -> Child | None:
         """Return the worker to start in place of one that ended, or None."""
         if code in (0, LEFT, DO_NOT_RESTART) or self._stopping:
             self._codes.append(code if code >= 0 else 128 - code)
             if code == DO_NOT_RESTART:
                 self._forward(signal.SIGTERM, None)
             return None
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        cause = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         errors = child.errors + (code > 0)
         child = replace(child, restarts=child.restarts + 1, errors=errors, replaces=pid)
         recent = self._recent_kills(child.local_rank, code)
         options = self._options
         if child.errors > options.max_restarts or recent > options.max_restarts:
             when = f" within {options.restart_window} s" if recent > options.max_restarts else ""
-            _say(
-                f"giving up: worker {child.local_rank} (PID {pid}) was {how}, and had been started again "
+            _log(
+                f"giving up: worker {child.local_rank} (PID {pid}) {cause}, and had been restarted "
                 f"{options.max_restarts} times{when} (--max_restarts, PET_MAX_RESTARTS)"
-                + ("" if code < 0 else "; its own error stands above")
+                + ("" if code < 0 else "; see its error above")
             )
             self._codes.append(code if code > 0 else 128 - code)
             self._forward(signal.SIGTERM, None)
             return None
-        _say(f"worker {child.local_rank} (PID {pid}) was {how}; starting it again (restart {child.restarts})")
+        _log(f"worker {child.local_rank} (PID {pid}) {cause}; restarting it (restart {child.restarts})")
         return child
 
     def _recent_kills(self, local_rank: int, code: int) -> int:
@@ -241,7 +243,7 @@ class Launcher:
             kills.popleft()
         return len(kills)
 
-    def become(self, child: Child) -> None:
+    def run_trainer(self, child: Child) -> None:
         """Run the trainer in this process, as ``python trainer.py`` would."""
         options = self._options
         os.environ |= {
@@ -262,7 +264,7 @@ class Launcher:
         runpy.run_path(options.trainer, run_name="__main__")
 
 
-def _host_store_if_it_is_here(settings: RendezvousSettings) -> None:
+def _host_local_store(settings: RendezvousSettings) -> None:
     """Host the c10d store if its endpoint is this machine, in a process independent of the workers.
 
     The Training Operator's default endpoint is the first worker, for example.
@@ -273,7 +275,7 @@ def _host_store_if_it_is_here(settings: RendezvousSettings) -> None:
     parent = os.getpid()
     if os.fork():
         return
-    _die_with(parent)
+    _exit_with_parent(parent)
     _host_store(port)
 
 
@@ -288,7 +290,7 @@ def _host_store(port: int) -> NoReturn:
     os._exit(0)
 
 
-def _die_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """Let the kernel end this process with its parent (Linux)."""
     with suppress(AttributeError, OSError):
         CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
@@ -296,7 +298,7 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"elastic_launch: {text}", file=sys.stderr, flush=True)
 
 
@@ -305,21 +307,21 @@ def main(argv: list[str] | None = None) -> int:
     launcher = Launcher(parse(argv))
     outcome = launcher.supervise()
     if isinstance(outcome, Child):
-        launcher.become(outcome)
+        launcher.run_trainer(outcome)
         return 0
     return outcome
 
 
-def end_at_once(work: Callable[[], int]) -> NoReturn:
+def exit_fast(function: Callable[[], int]) -> NoReturn:
     """Exit like the interpreter, but without freeing the imported modules.
 
     With torch that takes seconds, which would delay the end of the pod or the restart of its worker.
     """
     try:
-        code: object = work()
+        code: object = function()
     except SystemExit as end:
         code = end.code or 0
-    except BaseException:  # noqa: BLE001 - it is shown, as the interpreter would
+    except BaseException:  # noqa: BLE001 - printed as by the interpreter
         sys.excepthook(*sys.exc_info())
         code = 1
     if not isinstance(code, int):
@@ -333,4 +335,4 @@ def end_at_once(work: Callable[[], int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    end_at_once(main)
+    exit_fast(main)

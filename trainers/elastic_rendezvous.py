@@ -51,9 +51,9 @@ TIMEOUTS = {
     "group_timeout": 15,  # to form a process group once the round is complete
     "collective_timeout": 30,  # of one collective: for a peer with heartbeats whose training hangs
 }
-SAY_SECONDS = 15
-MAX_PAUSE, MIN_PAUSE = 1.0, 0.02  # seconds between two readings of the record while a round is formed
-LOOK_SECONDS = 0.4  # during a round, the record is at most this old
+REPORT_SECONDS = 15
+MAX_DELAY, MIN_DELAY = 1.0, 0.02  # seconds between two readings of the record while a round is formed
+STATUS_SECONDS = 0.4  # during a round, the record is at most this old
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
 PORTS = {"c10d": 29400, "etcd-v2": 2379}
 
@@ -108,7 +108,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Look:
+class RoundStatus:
     """The state of the record during a round.
 
     Attributes:
@@ -122,19 +122,19 @@ class Look:
     silent: bool = False
 
 
-def wait_for_store(settings: RendezvousSettings, patience: float | None = None) -> None:
+def wait_for_store(settings: RendezvousSettings, timeout: float | None = None) -> None:
     """Wait until the endpoint resolves and answers, and check that it is the expected kind of store.
 
     Args:
         settings: They contain the endpoint.
-        patience: Seconds; ``connect_timeout`` by default.
+        timeout: Seconds; ``connect_timeout`` by default.
 
     Raises:
         StoreError: It did not answer in time, or it is an etcd without the v2 API.
     """
     backend = BACKENDS[settings.backend]
     host, port = parse_rendezvous_endpoint(settings.endpoint, PORTS[backend])
-    patience = settings.timeout("connect_timeout") if patience is None else patience
+    timeout = settings.timeout("connect_timeout") if timeout is None else timeout
     began, reported_at = time.monotonic(), 0.0
     while True:
         try:
@@ -145,11 +145,15 @@ def wait_for_store(settings: RendezvousSettings, patience: float | None = None) 
         except OSError as error:
             problem = f"nothing answers at the rendezvous endpoint {host}:{port} ({error})"
         waited = time.monotonic() - began
-        if waited > patience:
-            advice = "does its pod run, and does --rdzv_endpoint (PET_RDZV_ENDPOINT) name its Service?"
-            raise StoreError(f"{problem}, for {patience:g} s now; {advice}")
-        if waited - reported_at > SAY_SECONDS:
-            print(f"elastic: no store yet: {problem}, for {waited:.0f} s now", file=sys.stderr, flush=True)
+        if waited > timeout:
+            advice = "is its pod running, and does --rdzv_endpoint (PET_RDZV_ENDPOINT) name its Service?"
+            raise StoreError(f"{problem}, for {timeout:g} s now; {advice}")
+        if waited - reported_at > REPORT_SECONDS:
+            print(
+                f"elastic: waiting for the store: {problem}, for {waited:.0f} s now",
+                file=sys.stderr,
+                flush=True,
+            )
             reported_at = waited
         time.sleep(0.2)
     if backend == "etcd-v2":
@@ -160,19 +164,19 @@ def _require_v2(host: str, port: int, protocol: str) -> None:
     base, version = f"{protocol}://{host}:{port}", "of an unknown version"
     if protocol != "http":
         return  # the client checks the certificates and reports errors
-    ask = f"{base}/version"
-    with suppress(OSError, ValueError, LookupError), urllib.request.urlopen(ask, timeout=5) as answer:
-        version = json.load(answer)["etcdserver"]
+    url = f"{base}/version"
+    with suppress(OSError, ValueError, LookupError), urllib.request.urlopen(url, timeout=5) as response:
+        version = json.load(response)["etcdserver"]
     try:
         with urllib.request.urlopen(f"{base}/v2/keys/", timeout=5):
             return
     except urllib.error.HTTPError as error:
         raise StoreError(
             f"the etcd at {host}:{port} ({version}) does not serve the v2 API ({error.code} for /v2/keys/), "
-            "which torch's rendezvous speaks; use etcd 3.5 or older with --enable-v2, or --rdzv_backend c10d"
+            "which torch's rendezvous needs; use etcd 3.5 or older with --enable-v2, or --rdzv_backend c10d"
         ) from error
     except OSError as error:
-        raise StoreError(f"what answers at {host}:{port} is no etcd ({error})") from error
+        raise StoreError(f"the server at {host}:{port} is not etcd ({error})") from error
 
 
 def _method_name(depth: int = 2) -> str:
@@ -184,26 +188,26 @@ def _method_name(depth: int = 2) -> str:
     return sys._getframe(depth).f_code.co_name
 
 
-class _Pauses:
-    """Replaces torch's pause of a second between two readings of the record.
+class _PollDelay:
+    """Replace torch's delay of a second between two readings of the record.
 
-    The record changes in the first tenths of a second of a rendezvous, or not for long: pauses begin short
-    and become a second, so that a waiting worker loads the store no more than torch does.
+    The record changes within tenths of a second at the start of a rendezvous, or much later. Delays start
+    short and grow to a second, so that a waiting worker loads the store no more than torch does.
     """
 
     def __init__(self) -> None:
-        self._next = MAX_PAUSE
+        self._next = MAX_DELAY
 
     def restart(self) -> None:
-        """Begin a rendezvous."""
-        self._next = MIN_PAUSE
+        """Start a rendezvous."""
+        self._next = MIN_DELAY
 
     def __call__(self, seconds: float | tuple[float, float]) -> None:
-        if seconds != MAX_PAUSE:  # after another worker's write came first
+        if seconds != MAX_DELAY:  # after a conflicting write
             _delay(seconds)
             return
         _delay(self._next)
-        self._next = min(MAX_PAUSE, self._next * 1.25)
+        self._next = min(MAX_DELAY, self._next * 1.25)
 
 
 def _join(context: Any, deadline: float) -> _Action:
@@ -236,8 +240,8 @@ class ElasticRendezvous:
         replaces: PID of the process on this machine whose place this worker takes; 0 for none.
 
     Attributes:
-        port: The store's.
-        forgetful: The record is lost with the store.
+        port: The port of the store.
+        is_volatile: Whether a restarted store has lost the record.
 
     Raises:
         StoreError: The store cannot be used.
@@ -245,17 +249,17 @@ class ElasticRendezvous:
 
     def __init__(self, settings: RendezvousSettings, *, replaces: int = 0) -> None:
         self.settings, self._replaces = settings, replaces
-        self.forgetful = settings.backend == "c10d"
+        self.is_volatile = settings.backend == "c10d"
         self.port = parse_rendezvous_endpoint(settings.endpoint, PORTS[BACKENDS[settings.backend]])[1]
         dynamic_rendezvous.get_method_name = _method_name
-        dynamic_rendezvous._delay = self._pauses = _Pauses()
+        dynamic_rendezvous._delay = self._poll_delay = _PollDelay()
         self._handler: Any = None
         self._store: Any = None
         self._connect()
 
-    def _connect(self, patience: float | None = None) -> None:
+    def _connect(self, timeout: float | None = None) -> None:
         settings, backend = self.settings, BACKENDS[self.settings.backend]
-        wait_for_store(settings, patience)
+        wait_for_store(settings, timeout)
         # The launcher or a separate pod hosts the store, not the process that torch would choose.
         conf = {name: str(value) for name, value in TIMEOUTS.items()} | {"is_host": "false"} | settings.conf
         parameters = RendezvousParameters(
@@ -267,25 +271,25 @@ class ElasticRendezvous:
             local_addr=socket.gethostname(),  # otherwise torch queries DNS, which may be slow
             **conf,
         )
-        keeper: RendezvousBackend
+        client: RendezvousBackend
         if backend == "c10d":
             from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 
-            keeper, store = create_backend(parameters)
+            client, store = create_backend(parameters)
         else:
             from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import (
                 create_backend as create_etcd,
             )
 
-            keeper, store = create_etcd(parameters)
+            client, store = create_etcd(parameters)
         store.set_timeout(timedelta(seconds=settings.timeout("read_timeout")))
-        self._handler, self._store = create_handler(store, keeper, parameters), store
+        self._handler, self._store = create_handler(store, client, parameters), store
 
     def reconnect(self) -> bool:
         """Try once to reconnect to the store; return True on success."""
         try:
-            self._forget()
-            self._connect(patience=0)
+            self._stop_heartbeats()
+            self._connect(timeout=0)
         except (StoreError, RendezvousError, RuntimeError):
             return False
         return True
@@ -301,14 +305,14 @@ class ElasticRendezvous:
         deadline = handler._get_deadline(handler.settings.timeout.join)
         handler._stop_heartbeats()
         handler._state_holder._cache_duration = 0
-        self._pauses.restart()
-        self._take_over()
+        self._poll_delay.restart()
+        self._end_predecessors_round()
         try:  # like its next_rendezvous(), but without a store on rank 0 and the wait for its address
             handler._op_executor.run(_RendezvousExitOp(), deadline)
             handler._op_executor.run(_join, deadline, handler._get_deadline)
         except (RendezvousClosedError, RendezvousGracefulExitError) as error:
             raise RunEnded from error
-        handler._state_holder._cache_duration = LOOK_SECONDS
+        handler._state_holder._cache_duration = STATUS_SECONDS
         handler._start_heartbeats()
         rank, world_size = handler._get_world()
         number = handler._state_holder.state.round
@@ -317,12 +321,12 @@ class ElasticRendezvous:
         try:
             store = self._store.clone() if isinstance(self._store, dist.TCPStore) else self._store
         except RuntimeError as error:
-            raise RendezvousError(f"the store has gone: {error}") from error
+            raise RendezvousError(f"the store is unavailable: {error}") from error
         store = dist.PrefixStore(f"torch.rendezvous.{self.settings.run_id}.{number}", store)
         return Round(number, rank, world_size, store, handler)
 
-    def look(self, now: Round) -> Look:
-        """Read the record; cheap, and at most `LOOK_SECONDS` old.
+    def status(self, now: Round) -> RoundStatus:
+        """Read the record; cheap, and at most `STATUS_SECONDS` old.
 
         Raises:
             RendezvousError: The store does not answer.
@@ -330,7 +334,7 @@ class ElasticRendezvous:
         waiting = self._handler.num_nodes_waiting()
         state, me = self._handler._state_holder.state, self._handler._this_node
         over = state.round != now.number or me not in state.participants
-        return Look(waiting, over, silent=not over and len(state.participants) < now.world_size)
+        return RoundStatus(waiting, over, silent=not over and len(state.participants) < now.world_size)
 
     def declare_over(self, now: Round, *, leaving: int = 0) -> bool:
         """End a round for all its members; does nothing if another worker already has.
@@ -343,25 +347,27 @@ class ElasticRendezvous:
             True if the others have completed another round since, without this worker.
         """
         if now.handler is not self._handler:
-            return False  # the store was restarted, and counts from 0 again
+            return False  # the store was restarted and counts from 0 again
 
         self._change(lambda state: state.round == now.number and _end(state, leaving=leaving))
         state = self._handler._state_holder.state
         return state.complete and state.round > now.number
 
-    def _take_over(self) -> None:
-        """Declare the round over that the process died in which this one replaces.
+    def _end_predecessors_round(self) -> None:
+        """Declare the round over in which the process died that this one replaces.
 
-        The others may not have noticed yet. If this worker only waited to join, the round that they then
-        declare over would expect both, and would stay open for a last call.
+        The others may not have noticed yet. If this worker only waited to join, the next round would expect
+        both processes, and would stay open for a last call.
         """
-        died, self._replaces = self._replaces, 0
+        predecessor, self._replaces = self._replaces, 0
         host = socket.gethostname()
 
         def end(state: Any) -> bool:
-            return any((node.addr, node.pid) == (host, died) for node in state.participants) and _end(state)
+            return any((node.addr, node.pid) == (host, predecessor) for node in state.participants) and _end(
+                state
+            )
 
-        if died:
+        if predecessor:
             self._handler._state_holder.sync()
             self._change(end)
 
@@ -398,6 +404,6 @@ class ElasticRendezvous:
         with suppress(RendezvousError):
             self._handler.shutdown()
 
-    def _forget(self) -> None:
+    def _stop_heartbeats(self) -> None:
         with suppress(Exception):
             self._handler._stop_heartbeats()

@@ -49,15 +49,15 @@ class PeerWatch(threading.Thread):
             if not self._sockets <= set(open_sockets().values()):  # gloo closes a dead peer's connections
                 self.ended = True
             try:
-                look = self._rendezvous.look(self._round)
+                status = self._rendezvous.status(self._round)
             except RendezvousError:  # a restarted c10d store is empty; etcd keeps its record
-                self.store_lost = self._rendezvous.forgetful and self._rendezvous.reconnect()
+                self.store_lost = self._rendezvous.is_volatile and self._rendezvous.reconnect()
                 if self.store_lost:
                     return
                 continue
-            self.waiting = look.waiting > 0
-            if look.over or look.silent:
-                self.silent = look.silent
+            self.waiting = status.waiting > 0
+            if status.over or status.silent:
+                self.silent = status.silent
                 self.ended = True
                 self._cut()
                 return

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "nvidia-ml-py>=13", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
 # ///
-"""Test a saved model on images that it was not trained on: every image once, by one rank or by many.
+"""Evaluate a saved model on the test images, on one rank or on many.
 
     python trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
     torchrun --nproc-per-node 4 trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
@@ -10,8 +10,8 @@
 The model file comes from a trainer with ``--model-file``, trained on CIFAR-10 or on image folders, or from
 the parameter server with ``mnist_parameter_server.py``. The result is one ``eval`` event on stdout: accuracy,
 loss, accuracy of each class, the confusion matrix (a row for each true class, a column for each prediction),
-and the wrong predictions with the highest confidence, with pictures. Of several ranks each takes every n-th
-image and reports its ``share``; counts are added up and mistakes gathered, so the result is that of one rank.
+and the wrong predictions with the highest confidence, with images. Each of several ranks evaluates every n-th
+image and reports its ``share``; counts are summed and mistakes gathered, as if one rank had evaluated all.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SHORT = {"airplane": "plane", "automobile": "car"}  # the EKS workshop's names o
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
     parser = argparse.ArgumentParser(description="Test a trained image classifier.")
-    parser.add_argument("--model-file", type=Path, required=True, help="what the trainer saved")
+    parser.add_argument("--model-file", type=Path, required=True, help="file saved by the trainer")
     parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
     parser.add_argument("--limit", type=int, default=0, help="test images to use; 0: all")
     parser.add_argument("--mistakes", type=int, default=12, help="how many of the worst mistakes to show")
@@ -73,7 +73,7 @@ def read_mnist(folder: Path, *, limit: int = 0) -> tuple[Tensor, Tensor]:
         try:
             arrays.append(np.fromfile(raw / name, np.uint8, offset=head))
         except OSError as error:
-            raise SystemExit(f"{raw / name} cannot be read ({error}); prepare the data set anew") from error
+            raise SystemExit(f"{raw / name} cannot be read ({error}); prepare the dataset again") from error
     images = torch.from_numpy(arrays[0].reshape(-1, 28, 28, 1)[: limit or None])
     return images.expand(-1, -1, -1, 3), torch.from_numpy(arrays[1][: limit or None]).long()
 
@@ -96,7 +96,7 @@ def make_model(name: str, classes: int) -> nn.Module:
 
         return model()
     if name in ("resnet18", "resnet50", "resnet101"):
-        from torchvision import models  # takes a second, and is rarely needed
+        from torchvision import models  # takes a second and is rarely needed
 
         return models.get_model(name, num_classes=classes)
     return cifar10_ddp.make_model(name, classes)
@@ -109,10 +109,10 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
         network = make_model(saved["model"], len(saved["classes"])).to(device)
         network.load_state_dict(saved.pop("weights"))
     except FileNotFoundError as error:
-        raise SystemExit(f"there is no model in {path}; train one: notebook 06 saves it there") from error
+        raise SystemExit(f"{path} does not exist; notebook 06 trains a model and saves it there") from error
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
-        kind = type(error).__name__  # its text is about torch.load's arguments, which is misleading here
-        raise SystemExit(f"{path} is no model that a trainer saved ({kind}); train it anew") from error
+        kind = type(error).__name__  # its message is about torch.load's arguments, which is misleading here
+        raise SystemExit(f"{path} is not a model saved by a trainer ({kind}); train it again") from error
     return network.eval(), saved
 
 
@@ -120,7 +120,7 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
 
 
 @torch.no_grad()
-def answer(
+def predict(
     network: nn.Module,
     images: Tensor,
     prepare: Callable[[Tensor], Tensor] = normalise,
@@ -129,10 +129,10 @@ def answer(
     return torch.cat([network(prepare(pixels)) for pixels in images.split(500)])
 
 
-def tally(answers: Tensor, labels: Tensor, size: int) -> Tensor:
-    """Count what ranks can add up: the confusion matrix, row by row, and the sum of the losses."""
-    confusion = torch.bincount(labels * size + answers.argmax(1), minlength=size * size)
-    loss = nn.functional.cross_entropy(answers, labels, reduction="sum")
+def tally(logits: Tensor, labels: Tensor, size: int) -> Tensor:
+    """Compute the flat confusion matrix and the sum of the losses, which can be summed over ranks."""
+    confusion = torch.bincount(labels * size + logits.argmax(1), minlength=size * size)
+    loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
     return torch.cat([confusion, loss[None]]).double().cpu()
 
 
@@ -153,12 +153,14 @@ def report(sums: Tensor, classes: list[str]) -> dict[str, Any]:
     }
 
 
-def count(answers: Tensor, labels: Tensor, classes: list[str]) -> dict[str, Any]:
+def count(logits: Tensor, labels: Tensor, classes: list[str]) -> dict[str, Any]:
     """Compute accuracy, loss and confusion matrix of one rank that has all images."""
-    return report(tally(answers, labels, len(classes)), classes)
+    return report(tally(logits, labels, len(classes)), classes)
 
 
-def gather(sums: Tensor, mistakes: list[dict[str, Any]], most: int) -> tuple[Tensor, list[dict[str, Any]]]:
+def gather_results(
+    sums: Tensor, mistakes: list[dict[str, Any]], most: int
+) -> tuple[Tensor, list[dict[str, Any]]]:
     """Add up the counts of all ranks, and keep the worst of their mistakes."""
     if dist.is_initialized():
         dist.all_reduce(sums)
@@ -169,23 +171,23 @@ def gather(sums: Tensor, mistakes: list[dict[str, Any]], most: int) -> tuple[Ten
 
 
 def print_accuracy(result: dict[str, Any]) -> None:
-    """Print the accuracy of the network and of each class for people, in the words of the EKS workshop."""
+    """Print the accuracy of the network and of each class, as in the EKS workshop."""
     print(f"Accuracy of the network on the {result['images']} test images: {100 * result['accuracy']:.0f} %")
     for name, share in result["per_class"].items():
         print(f"Accuracy for class: {SHORT.get(name, name):5s} is {100 * share:.1f} %", flush=True)
 
 
-def worst(answers: Tensor, labels: Tensor, images: Tensor, names: list[str], most: int) -> list[Any]:
-    """Return the wrong predictions with the highest confidence, with their pictures."""
-    sure, guesses = answers.softmax(1).max(1)
-    wrong = (guesses != labels).nonzero().flatten()
-    chosen = wrong[sure[wrong].argsort(descending=True, stable=True)][:most]
+def worst_mistakes(logits: Tensor, labels: Tensor, images: Tensor, names: list[str], most: int) -> list[Any]:
+    """Return the wrong predictions with the highest confidence, with their images."""
+    confidence, predictions = logits.softmax(1).max(1)
+    wrong = (predictions != labels).nonzero().flatten()
+    chosen = wrong[confidence[wrong].argsort(descending=True, stable=True)][:most]
     return [
         {
             "image": index,
             "label": names[labels[index]],
-            "prediction": names[guesses[index]],
-            "confidence": round(sure[index].item(), 4),
+            "prediction": names[predictions[index]],
+            "confidence": round(confidence[index].item(), 4),
             "png": base64.b64encode(png(images[index].cpu().numpy())).decode(),
         }
         for index in chosen.tolist()
@@ -227,14 +229,14 @@ def main(argv: list[str] | None = None) -> None:
     images, labels = (part[rank::world_size].to(device) for part in dataset)
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
-    answers = answer(network, images, prepare)
-    mistakes = worst(answers, labels, images, about["classes"], settings.mistakes)
+    logits = predict(network, images, prepare)
+    mistakes = worst_mistakes(logits, labels, images, about["classes"], settings.mistakes)
     mistakes = [mistake | {"image": mistake["image"] * world_size + rank} for mistake in mistakes]
-    sums = tally(answers, labels, len(about["classes"]))
+    sums = tally(logits, labels, len(about["classes"]))
     if world_size > 1:
         share = report(sums, about["classes"])
         emit("share", **{name: share[name] for name in ("images", "correct", "accuracy", "confusion")})
-    sums, mistakes = gather(sums, mistakes, settings.mistakes)
+    sums, mistakes = gather_results(sums, mistakes, settings.mistakes)
     if rank == 0:
         result = report(sums, about["classes"])
         emit("eval", **data, **result, mistakes=mistakes)

@@ -2,16 +2,16 @@
 # requires-python = ">=3.11"
 # dependencies = ["torch>=2.15"]
 # ///
-"""Train a line through random points on several ranks, and fail in one of five ways, on one rank.
+"""Fit a line on several ranks, and fail on one rank in one of five ways.
 
-Notebook 16 is a game with it. For a seed `plan` says which case fails how, and on which rank: so no two
-groups get the same answers. Gradients are averaged by hand, so that a stack shows the collective.
+Notebook 16 uses it as a quiz. `plan` draws from a seed how and on which rank each case fails, so that groups
+get different answers. Gradients are averaged explicitly, so that a stack shows the collective.
 
     torchrun --nproc-per-node 4 trainers/failing.py --case c --seed 1
 
 Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``: ``wait`` when a
-rank enters a collective, ``step`` when it has ended a step, ``error`` when Python ends it. A rank without
-a step for ``--stack-after`` seconds writes its stack to stderr, by faulthandler.
+rank enters a collective, ``step`` after a step, ``error`` before an exception ends it. A rank without a step
+for ``--stack-after`` seconds writes its stack to stderr with faulthandler.
 """
 
 import argparse
@@ -29,20 +29,20 @@ from torch.utils.data import DataLoader, Dataset
 
 FAILURES = ("deadlock", "loader", "memory", "nan", "straggler")
 CASES = "abcde"
-FIRST = 6  # step in which something happens
-LEAK, MAX_LEAK = 60_000_000, 1_200_000_000  # bytes a step, and in all
+FIRST = 6  # the step of the failure
+LEAK, MAX_LEAK = 60_000_000, 1_200_000_000  # bytes per step, and in total
 BATCH = 16
 
 
 def plan(seed: int, ranks: int) -> dict[str, tuple[str, int]]:
-    """Choose for each case how it fails, and on which rank."""
+    """Draw how, and on which rank, each case fails."""
     chance = random.Random(seed)
     failures = chance.sample(FAILURES, len(FAILURES))
     return {case: (failure, chance.randrange(ranks)) for case, failure in zip(CASES, failures, strict=True)}
 
 
 class Points(Dataset[Any]):
-    """Points of a line; the process that loads one may be killed, as by a node without memory."""
+    """Points on a line; the loader process of one may be killed, as on a node without memory."""
 
     def __init__(self, length: int, killed_at: int | None) -> None:
         self.length, self.killed_at = length, killed_at
@@ -80,7 +80,7 @@ def evaluate_all() -> None:
 
 
 def train(failure: str, steps: int, stack_after: float) -> None:
-    """Train; with a failure this is the rank that has it."""
+    """Train; ``failure`` is set on the rank that fails."""
     blocks = []
     points = Points(BATCH * steps, BATCH * (FIRST + 4) if failure == "loader" else None)
     model = torch.nn.Linear(1, 1)
@@ -89,7 +89,7 @@ def train(failure: str, steps: int, stack_after: float) -> None:
         faulthandler.dump_traceback_later(stack_after)
         if failure == "memory":
             blocks.append(torch.ones(LEAK // 4))
-            if len(blocks) * LEAK > MAX_LEAK:  # where nothing limits a pod's memory, as in plain mode
+            if len(blocks) * LEAK > MAX_LEAK:  # if a pod's memory is not limited, as in plain mode
                 os.kill(os.getpid(), signal.SIGKILL)
         if failure == "nan" and step >= FIRST:
             x = torch.log(-x)
@@ -111,10 +111,10 @@ def train(failure: str, steps: int, stack_after: float) -> None:
 
 
 def main() -> None:
-    """Join the other ranks, and train."""
+    """Initialize the process group, and train."""
     parser = argparse.ArgumentParser(description="Train, and fail in one of five ways.")
     parser.add_argument("--case", choices=list(CASES), required=True)
-    parser.add_argument("--seed", type=int, default=1, help="which case fails how")
+    parser.add_argument("--seed", type=int, default=1, help="draws how each case fails")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--stack-after", type=float, default=6, help="seconds without a step")
     settings = parser.parse_args()

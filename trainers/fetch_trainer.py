@@ -2,17 +2,17 @@
 # requires-python = ">=3.11"
 # dependencies = ["boto3>=1.44", "botocore>=1.44", "google-cloud-storage>=3.17"]
 # ///
-"""Bring a trainer's source from object storage, or from a volume, to where a pod runs it.
+"""Fetch a trainer's source from object storage or a volume for a pod.
 
-Runs in an init container, from a ConfigMap, so it imports nothing of ours:
+It runs in an init container from a ConfigMap, so it imports none of our modules:
 
     python trainers/fetch_trainer.py s3://bucket/code/main.py /trainyard/trainer /trainyard/carried
 
-Modules that the trainer imports, that are not installed and lie beside it, come along. The third argument is
-a folder whose files are copied first. Credentials are the pod's own: its identity on a cloud, or variables
-that boto3 and google-cloud-storage know, AWS_ENDPOINT_URL and STORAGE_EMULATOR_HOST among them.
+Modules beside the trainer that it imports and that are not installed are fetched as well. The third argument
+is a folder whose files are copied first. Credentials are the pod's: its cloud identity, or variables of boto3
+and google-cloud-storage, including AWS_ENDPOINT_URL and STORAGE_EMULATOR_HOST.
 
-When it fails, the last lines on stderr say what, and what to do: they become the pod's termination message.
+The last lines on stderr explain a failure and its fix; they become the pod's termination message.
 """
 
 import ast
@@ -30,18 +30,18 @@ CONNECT_SECONDS, ANSWER_SECONDS, ATTEMPTS = 5, 20, 3
 
 
 class FetchFailed(Exception):
-    """It cannot be fetched: what is wrong, and what to do."""
+    """The trainer cannot be fetched; the message names the problem and the fix."""
 
 
 class NotStored(Exception):
-    """There is nothing of that name."""
+    """Nothing is stored under this name."""
 
 
 class TrainerSource(ABC):
-    """Where a trainer lies.
+    """The storage of a trainer.
 
     Args:
-        place: The bucket, or the volume.
+        place: The bucket or volume.
     """
 
     def __init__(self, place: str) -> None:
@@ -49,11 +49,11 @@ class TrainerSource(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """Return what is stored under a name; raise NotStored or FetchFailed."""
+        """Return the content stored under a name; raise NotStored or FetchFailed."""
 
 
 class VolumeSource(TrainerSource):
-    """A volume, which is mounted at :data:`MOUNTED`."""
+    """A volume, mounted at :data:`MOUNTED`."""
 
     def read(self, key: str) -> bytes:
         try:
@@ -61,11 +61,11 @@ class VolumeSource(TrainerSource):
         except FileNotFoundError as error:
             raise NotStored from error
         except OSError as error:
-            raise FetchFailed(f"it cannot be read: {error.strerror}; see who may read it") from error
+            raise FetchFailed(f"it cannot be read: {error.strerror}; check its permissions") from error
 
 
 class S3Source(TrainerSource):
-    """A bucket at S3, or at a server that speaks as S3 does."""
+    """A bucket in S3, or in an S3-compatible server."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -76,7 +76,7 @@ class S3Source(TrainerSource):
             connect_timeout=CONNECT_SECONDS,
             read_timeout=ANSWER_SECONDS,
             retries={"total_max_attempts": ATTEMPTS},
-            # A server with an address of its own seldom has names for its buckets.
+            # Other servers rarely have a host name per bucket.
             s3={"addressing_style": "path" if "AWS_ENDPOINT_URL" in os.environ else "auto"},
         )
         self.client = boto3.client("s3", config=config, region_name=_region())
@@ -90,7 +90,7 @@ class S3Source(TrainerSource):
             raise self._refused(error.response["Error"], key) from error
         except (wrong.NoCredentialsError, wrong.PartialCredentialsError) as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
-        except wrong.BotoCoreError as error:  # no such host, no answer, a reading that broke off
+        except wrong.BotoCoreError as error:  # unknown host, no answer, or an interrupted read
             raise FetchFailed(
                 f"{error}; check that pods reach it: {self.client.meta.endpoint_url}"
             ) from error
@@ -102,12 +102,14 @@ class S3Source(TrainerSource):
         if code == "NoSuchBucket":
             return FetchFailed(f"there is no bucket {self.place}; correct its name")
         if code in ("AccessDenied", "403"):
-            return FetchFailed(f"no right to read {key} in bucket {self.place}; allow s3:GetObject on it")
+            return FetchFailed(
+                f"no permission to read {key} in bucket {self.place}; allow s3:GetObject on it"
+            )
         return FetchFailed(f"{code}: {message}; {IDENTITY}")
 
 
 class GoogleStorageSource(TrainerSource):
-    """A bucket at Google Cloud Storage."""
+    """A bucket in Google Cloud Storage."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -115,7 +117,7 @@ class GoogleStorageSource(TrainerSource):
         from google.cloud.storage import Client
 
         try:
-            # No request names a project: reading an object needs none.
+            # Reading an object needs no project.
             self.bucket = Client(project="none").bucket(place)
         except GoogleAuthError as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
@@ -134,16 +136,16 @@ class GoogleStorageSource(TrainerSource):
             raise NotStored from error
         except (wrong.Forbidden, wrong.Unauthorized) as error:
             raise FetchFailed(
-                f"no right to read {key} in bucket {self.place}; allow storage.objects.get on it"
+                f"no permission to read {key} in bucket {self.place}; allow storage.objects.get on it"
             ) from error
         except GoogleAuthError as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
         except (wrong.GoogleAPIError, OSError) as error:
-            raise FetchFailed(f"{error}; see that pods reach the storage") from error
+            raise FetchFailed(f"{error}; check that pods reach the storage") from error
 
 
-DATA = re.compile(rb"""with_name\("([-\w.]+)"\)""")  # of a file beside a trainer, as trainers name it
-IDENTITY = "give the pods an identity that may read it, or a Secret: source_secret="
+DATA = re.compile(rb"""with_name\("([-\w.]+)"\)""")  # how trainers name a file beside them
+IDENTITY = "give the pods an identity with read permission, or a Secret: source_secret="
 SOURCES: dict[str, Callable[[str], TrainerSource]] = {
     "s3": S3Source,
     "gs": GoogleStorageSource,
@@ -152,10 +154,10 @@ SOURCES: dict[str, Callable[[str], TrainerSource]] = {
 
 
 def fetch(url: str, target: Path) -> list[str]:
-    """Bring a trainer and what it imports from beside it into a folder, and return the files' names.
+    """Fetch a trainer and the modules beside it that it imports; return the names of the files.
 
     Raises:
-        FetchFailed: It is not there, or cannot be read.
+        FetchFailed: It does not exist, or cannot be read.
     """
     scheme, _, rest = url.partition("://")
     place, key = rest.split("/", 1)
@@ -174,22 +176,22 @@ def fetch(url: str, target: Path) -> list[str]:
                 raise FetchFailed(
                     f"there is no {key} in {place}; correct its name, or put it there"
                 ) from None
-            continue  # what imports it says so
+            continue  # the import fails later with a clear error
         except FetchFailed:
             if file == name:
                 raise
-            continue  # who may not list a bucket is told "forbidden" of what is not there
+            continue  # without permission to list, a missing object is reported as forbidden
         (target / file).write_bytes(content)
         fetched.append(file)
         if file.endswith(".py"):
-            beside = [f"{module}.py" for module in _imports(content, file) if not _there(module, target)]
-            beside += [name.decode() for name in DATA.findall(content)]
-            waiting += [path for path in beside if path not in waiting]
+            modules = [f"{module}.py" for module in _imports(content, file) if not _exists(module, target)]
+            modules += [name.decode() for name in DATA.findall(content)]
+            waiting += [path for path in modules if path not in waiting]
     return fetched
 
 
 def _imports(content: bytes, file: str) -> Iterator[str]:
-    """Yield the top-level modules that a source imports, wherever in it."""
+    """Yield the top-level modules that a source imports anywhere."""
     try:
         tree = ast.parse(content, filename=file)
     except (SyntaxError, ValueError) as error:
@@ -201,17 +203,17 @@ def _imports(content: bytes, file: str) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _there(module: str, target: Path) -> bool:
+def _exists(module: str, target: Path) -> bool:
     return (target / f"{module}.py").exists() or importlib.util.find_spec(module) is not None
 
 
 def _region() -> str:
-    """Return the region: S3 answers from any with where the bucket is."""
+    """Return the region; S3 redirects from any to the bucket's."""
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
 def main() -> None:
-    """Copy what was carried, fetch the rest."""
+    """Copy the carried files, and fetch the rest."""
     url, target, carried = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != carried.resolve()]
     for file in sorted(carried.glob("*.py")):

@@ -2,10 +2,10 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "torch>=2.15"]
 # ///
-"""Train a small GPT on the source code of Python's standard library, which every machine has.
+"""Train a small GPT on the source code of Python's standard library.
 
-A token is a byte. A step has the same sequences whatever the number of ranks and of micro-batches, so all of
-these commands follow the same losses:
+A token is a byte. A step has the same sequences for any number of ranks and micro-batches, so all of these
+commands have the same losses:
 
     python trainers/gpt.py --steps 20
     torchrun --nproc-per-node 4 trainers/gpt.py --parallel ddp --accumulate 2 --precision bf16 --recompute
@@ -29,7 +29,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import step_recorder  # lies beside this file
+import step_recorder  # beside this file
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -49,19 +49,19 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--parallel", choices=["none", "ddp", "fsdp"], default="none")
     add("--precision", choices=["fp32", "bf16"], default="fp32")
-    add("--accumulate", type=int, default=1, help="micro-batches of a step")
+    add("--accumulate", type=int, default=1, help="micro-batches per step")
     add("--sync-always", action="store_true", help="average gradients after each micro-batch, not each step")
-    add("--recompute", action="store_true", help="activation checkpointing: keep the blocks' inputs alone")
+    add("--recompute", action="store_true", help="activation checkpointing: store only the inputs of blocks")
     numbers = {"layers": 4, "heads": 4, "width": 128, "context": 64, "steps": 100, "seed": 0, "log-every": 5}
     for name, value in numbers.items():
         add(f"--{name}", type=int, default=value)
-    add("--batch-size", type=int, default=32, help="sequences of a step, over all ranks and micro-batches")
+    add("--batch-size", type=int, default=32, help="sequences per step, over all ranks and micro-batches")
     add("--lr", type=float, default=0.003)
-    add("--clip", type=float, default=1.0, help="a gradient whose norm is larger is shortened to this one")
-    add("--sample", type=int, default=0, help="bytes to write before and after the training")
-    add("--checkpoint-dir", type=Path, help="where to save at the end, and what to resume from")
-    add("--save-every", type=int, default=0, help="save each so many steps, too, while training goes on")
-    add("--stop-after", type=int, help="save and end after this step, as if the time were over")
+    add("--clip", type=float, default=1.0, help="maximum norm of the gradient")
+    add("--sample", type=int, default=0, help="bytes to generate before and after training")
+    add("--checkpoint-dir", type=Path, help="where to save at the end, and from where to resume")
+    add("--save-every", type=int, default=0, help="also save every so many steps, in the background")
+    add("--stop-after", type=int, help="save and stop after this step, as at the end of a time limit")
     step_recorder.add_flags(parser)
     return parser.parse_args(argv)
 
@@ -81,17 +81,17 @@ def read_text() -> torch.Tensor:
 
 
 def read_batch(text: torch.Tensor, step: int, settings: argparse.Namespace) -> torch.Tensor:
-    """Return this rank's sequences of a step: those of all ranks together depend on the step alone."""
+    """Return this rank's sequences of a step; those of all ranks together depend only on the step."""
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
     starts = torch.randint(len(text) - settings.context, (settings.batch_size,), generator=generator)
     mine = starts[dist.get_rank() :: dist.get_world_size()]
     return text[mine[:, None] + torch.arange(settings.context + 1)].long()
 
 
-def distances(heads: int, x: torch.Tensor) -> torch.Tensor:
-    """Return what attention subtracts for the distance of two tokens, in each head half as much.
+def alibi_biases(heads: int, x: torch.Tensor) -> torch.Tensor:
+    """Return the attention bias for the distance of two tokens, halved from head to head.
 
-    A token sees none that come later. Ofir Press et al., "Train Short, Test Long" (ALiBi), 2022.
+    It masks later tokens. Ofir Press et al., "Train Short, Test Long" (ALiBi), 2022.
     """
     behind = torch.arange(x.shape[1], device=x.device)[:, None] - torch.arange(x.shape[1], device=x.device)
     slopes = 0.5 ** torch.arange(heads, device=x.device)[:, None, None]
@@ -99,7 +99,7 @@ def distances(heads: int, x: torch.Tensor) -> torch.Tensor:
 
 
 class Block(nn.Module):
-    """Attention to earlier tokens, then a layer for each token alone; both add to their input."""
+    """Attention to earlier tokens, then a layer for each token, both with residual connections."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.tokens(tokens)
-        alibi_bias = distances(self.heads, x)
+        alibi_bias = alibi_biases(self.heads, x)
         for block in self.blocks:
             x = (
                 recomputed(block, x, alibi_bias, use_reentrant=False)
@@ -156,12 +156,12 @@ def distribute(network: GPT, settings: argparse.Namespace, device: torch.device)
 
 @torch.no_grad()
 def write_sample(model: nn.Module, settings: argparse.Namespace, device: torch.device) -> str:
-    """Let the model go on after ``def``, byte by byte; all ranks take part, as each may hold a part of it."""
+    """Generate bytes after ``def``; all ranks take part, as each may hold a shard of the model."""
     generator, tokens = torch.Generator().manual_seed(settings.seed), list(b"\ndef ")
     for _ in range(settings.sample):
         context = torch.tensor([tokens[-settings.context :]], device=device)
-        odds = (model(context)[0, -1].float().cpu() / 0.8).softmax(0)
-        tokens.append(int(torch.multinomial(odds, 1, generator=generator)))
+        probabilities = (model(context)[0, -1].float().cpu() / 0.8).softmax(0)
+        tokens.append(int(torch.multinomial(probabilities, 1, generator=generator)))
     return bytes(tokens).decode("ascii").strip("\n")
 
 
@@ -174,7 +174,7 @@ def save(
 ) -> Future[Any] | None:
     """Save this rank's part of the state; ``step`` is the next one to take.
 
-    With a group of its own a thread writes a copy of the state while training goes on; returns its future.
+    With a separate group, a thread writes a copy of the state during training; its future is returned.
     """
     began = time.perf_counter()
     model, state = get_state_dict(network, optimizer)
@@ -190,13 +190,13 @@ def save(
 
 
 def newest(folder: Path | None) -> Path | None:
-    """Find the last checkpoint that is complete."""
+    """Find the newest complete checkpoint."""
     complete = [path.parent for path in folder.glob("step-*/.metadata")] if folder else []
     return max(complete, key=lambda path: int(path.name.partition("-")[2]), default=None)
 
 
 def resume(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Namespace) -> int:
-    """Load this rank's part of the checkpoint, whichever ranks saved it; return the step to go on with."""
+    """Load this rank's part of a checkpoint of any number of ranks; return the next step."""
     if (folder := newest(settings.checkpoint_dir)) is None:
         return 0
     model, state = get_state_dict(network, optimizer)
@@ -208,7 +208,7 @@ def resume(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Na
 
 
 def join() -> torch.device:
-    """Join the process group; return this rank's device: a GPU only where each rank has one of its own."""
+    """Join the process group; return this rank's device: a GPU only if each rank has its own."""
     cuda = torch.cuda.is_available()
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     if "RANK" in os.environ:
@@ -225,22 +225,22 @@ def join() -> torch.device:
 
 
 def backward(model: nn.Module, part: torch.Tensor, settings: argparse.Namespace, *, last: bool) -> float:
-    """Add the gradients of a micro-batch; only with the ``last`` one of a step do the ranks average them."""
-    send = last or settings.sync_always
+    """Add the gradients of a micro-batch; the ranks average them only with the ``last`` one of a step."""
+    synchronize = last or settings.sync_always
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(send)
-    low = settings.precision == "bf16" and settings.parallel != "fsdp"  # there it is the policy's
-    with model.no_sync() if isinstance(model, DistributedDataParallel) and not send else nullcontext():
-        with torch.autocast(part.device.type, torch.bfloat16, enabled=low):
-            answers = model(part[:, :-1])
-        loss = functional.cross_entropy(answers.float().flatten(0, 1), part[:, 1:].flatten())
+        model.set_requires_gradient_sync(synchronize)
+    use_bf16 = settings.precision == "bf16" and settings.parallel != "fsdp"  # whose policy sets it
+    with model.no_sync() if isinstance(model, DistributedDataParallel) and not synchronize else nullcontext():
+        with torch.autocast(part.device.type, torch.bfloat16, enabled=use_bf16):
+            logits = model(part[:, :-1])
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), part[:, 1:].flatten())
         (loss / settings.accumulate).backward()
     return loss.item()
 
 
-def clip(model: nn.Module, most: float) -> float:
-    """Shorten the gradient to a norm, of all weights: what FSDP's ranks hold of it is added up."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), most)
+def clip(model: nn.Module, max_norm: float) -> float:
+    """Clip the norm of the whole gradient, including the shards on all FSDP ranks; return the norm."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
@@ -254,10 +254,12 @@ def train(
     device: torch.device,
     tracer: torch.profiler.profile | argparse.Namespace,
 ) -> None:
-    """Take the steps that are left."""
+    """Take the remaining steps."""
     begin, end = resume(network, optimizer, settings), settings.stop_after or settings.steps
-    found: dict[str, int] = {}
-    group: Any = dist.new_group(backend="gloo") if settings.save_every else None  # not the gradients' own
+    activations: dict[str, int] = {}
+    group: Any = (
+        dist.new_group(backend="gloo") if settings.save_every else None
+    )  # separate from that of the gradients
     saving: Future[Any] | None = None
     for step in range(begin, end):
         with step_recorder.reading(settings):
@@ -268,14 +270,14 @@ def train(
         step_recorder.compute_longer(settings, dist.get_rank())
         parts, loss = batch.chunk(settings.accumulate), 0.0
         for number, part in enumerate(parts):
-            with nullcontext() if found else step_recorder.count_activations(network, found):
+            with nullcontext() if activations else step_recorder.count_activations(network, activations):
                 loss += backward(model, part, settings, last=number == len(parts) - 1) / len(parts)
         norm, lr = clip(model, settings.clip), optimizer.param_groups[0]["lr"]
         optimizer.step()
         numbers = {"step": step, "loss": round(loss, 4), "norm": round(norm, 4), "lr": round(lr, 6)}
         if step == begin:
-            emit("memory", **step_recorder.memory_of(network, optimizer), **found)
-            emit("step", **numbers)  # no rate: it also allocates
+            emit("memory", **step_recorder.memory_of(network, optimizer), **activations)
+            emit("step", **numbers)  # no rate, as the first step also allocates
             began = time.perf_counter()
         elif step % settings.log_every == 0 or step == end - 1:
             rate = (step - begin) * batch[:, 1:].numel() / (time.perf_counter() - began)
@@ -299,7 +301,9 @@ def main(argv: list[str] | None = None) -> None:
     if settings.parallel == "none" and ranks > 1:
         raise SystemExit(f"{ranks} ranks would train {ranks} models: choose --parallel ddp or fsdp")
     if settings.batch_size % (parts := ranks * settings.accumulate):
-        raise SystemExit(f"--batch-size {settings.batch_size}: no multiple of {parts} ranks x micro-batches")
+        raise SystemExit(
+            f"--batch-size {settings.batch_size}: not a multiple of {parts} ranks x micro-batches"
+        )
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     text, network = read_text(), GPT(settings).to(device)
     count = sum(parameter.numel() for parameter in network.parameters())

@@ -1,10 +1,10 @@
-"""Train a ResNet under the name, the flags and the lines of the walk-through on TorchElastic.
+"""Train a ResNet under the name and with the flags and output of the walk-through on TorchElastic.
 
     torchrun --nnodes=1:3 --rdzv_backend=etcd --rdzv_endpoint=etcd:2379 --rdzv_id=imagenet \\
         main.py --input_path /data/tiny-imagenet-200/train --epochs 10
 
-The images are in a folder for each class; without `--input_path` two colours stand in for them. torchrun
-starts all ranks again when a worker joins or leaves; `tiny_imagenet_elastic.py` goes on where it was.
+The images are in one folder per class; without `--input_path` they are plain images of two colours. torchrun
+restarts all ranks when a worker joins or leaves; `tiny_imagenet_elastic.py` continues instead.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
 
-CLASSES, DRAWN = 2, 32  # of images that are drawn
+CLASSES, DRAWN = 2, 32  # of synthetic images
 log = logging.getLogger("main")
 
 
@@ -31,13 +31,13 @@ def parse_settings() -> argparse.Namespace:
     parser.add_argument("--input_path", type=Path, help="the training images, a folder for each class")
     parser.add_argument("--model", choices=sorted(ddp.RECIPES), default="resnet101")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch_size", type=int, default=32, help="images a step, of each rank")
-    parser.add_argument("--num_data_workers", type=int, default=0, help="accepted, and not used")
+    parser.add_argument("--batch_size", type=int, default=32, help="images per step and rank")
+    parser.add_argument("--num_data_workers", type=int, default=0, help="accepted and ignored")
     return parser.parse_args()
 
 
 def read(place: Path | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Read the images of a folder called train, or of the one that it is in; or draw some."""
+    """Read the images of a folder, which may be called train; without one, create synthetic images."""
     if place is None:
         log.info("Without --input_path the images are SYNTHETIC")
         labels = torch.arange(DRAWN) % CLASSES
@@ -47,8 +47,8 @@ def read(place: Path | None) -> tuple[torch.Tensor, torch.Tensor]:
     return ddp.read_folders(place.parent if place.name == "train" else place, train=True)
 
 
-def introduce(settings: argparse.Namespace) -> None:
-    """Log where the ranks have met, and with what they begin."""
+def log_start(settings: argparse.Namespace) -> None:
+    """Log the rendezvous and the initial state."""
     rank, count = dist.get_rank(), dist.get_world_size()
     log.info("Got next rendezvous: rank %d, world size %d", rank, count)
     log.info("Rank %d: Model state synced from rank: 0", rank)
@@ -61,7 +61,7 @@ def main() -> None:
     """Join, read, train."""
     logging.basicConfig(format="[%(levelname)s] %(asctime)s %(name)s: %(message)s", level=logging.INFO)
     settings = parse_settings()
-    ddp.join_the_others()
+    ddp.init_distributed()
     device, group = ddp.choose_device()
     images, labels = (part.to(device) for part in read(settings.input_path))
     log.info("Loading model: %s", settings.model)
@@ -72,7 +72,7 @@ def main() -> None:
     log.info("Rank [%d] running on %s [%s]", dist.get_rank(), place, local)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
     sampler = DistributedSampler[int](TensorDataset(labels))
-    introduce(settings)
+    log_start(settings)
     ddp.emit("start", model=settings.model, train_images=len(labels), batch_size=settings.batch_size)
     iteration = 0
     for epoch in range(settings.epochs):

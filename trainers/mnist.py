@@ -1,9 +1,10 @@
-"""Train MNIST under the name, the flags and the lines of the walk-through on Indexed Jobs, by `digits_ddp`.
+"""Train MNIST with `digits_ddp`, with the name, flags and output of the Indexed Job walk-through.
 
     torchrun --nnodes=4 --nproc_per_node=1 --node_rank=$RANK --master_addr=… --master_port=3389 \\
         mnist.py --epochs=1 --log-interval=1
 
-The images are those in ``../data``, or downloaded, or drawn from scikit-learn's digits without a network.
+The images are read from ``../data``, or downloaded; without a network they are made from scikit-learn's
+digits.
 """
 
 import argparse
@@ -24,11 +25,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 def parse_settings() -> argparse.Namespace:
     """Parse the published flags."""
     parser = argparse.ArgumentParser(description="Train MNIST on all ranks.")
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step, of each rank")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank")
     parser.add_argument("--test-batch-size", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--lr", type=float, default=1.0)
-    parser.add_argument("--gamma", type=float, default=0.7, help="the factor of the rate after each epoch")
+    parser.add_argument(
+        "--gamma", type=float, default=0.7, help="factor of the learning rate after each epoch"
+    )
     parser.add_argument("--no-cuda", action="store_true")
     parser.add_argument("--dry-run", action="store_true", help="one step")
     parser.add_argument("--seed", type=int, default=1)
@@ -38,8 +41,8 @@ def parse_settings() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def draw(count: int, digits: np.ndarray, labels: np.ndarray, seed: int) -> TensorDataset:
-    """Draw images of 28 x 28 pixels: scikit-learn's digits three times as large, each shifted at random."""
+def synthesize(count: int, digits: np.ndarray, labels: np.ndarray, seed: int) -> TensorDataset:
+    """Create images of 28 x 28 pixels: scikit-learn's digits, enlarged three times and randomly shifted."""
     generator = np.random.default_rng(seed)
     chosen = generator.integers(len(digits), size=count)
     large = np.pad(digits[chosen].repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
@@ -49,7 +52,7 @@ def draw(count: int, digits: np.ndarray, labels: np.ndarray, seed: int) -> Tenso
 
 
 def read(folder: Path) -> tuple[TensorDataset, TensorDataset, bool]:
-    """Read MNIST from a folder, or download it, or draw it; the last value says whether it is drawn."""
+    """Read, download or synthesize MNIST; the last value is true for synthetic images."""
     for place in (folder, folder / "mnist"):
         if (place / "MNIST" / "raw").is_dir():
             return *ddp.read_mnist(place), False
@@ -62,9 +65,9 @@ def read(folder: Path) -> tuple[TensorDataset, TensorDataset, bool]:
     except (OSError, RuntimeError) as error:
         print(f"MNIST cannot be downloaded ({type(error).__name__}): the images are SYNTHETIC", flush=True)
     digits, labels = ddp.read_digits()
-    known = len(digits) * 4 // 5  # test images are drawn from other digits
-    train = draw(60_000, digits[:known], labels[:known], seed=0)
-    return train, draw(10_000, digits[known:], labels[known:], seed=1), True
+    known = len(digits) * 4 // 5  # test images come from other digits
+    train = synthesize(60_000, digits[:known], labels[:known], seed=0)
+    return train, synthesize(10_000, digits[known:], labels[known:], seed=1), True
 
 
 def train_epoch(
@@ -77,7 +80,7 @@ def train_epoch(
     images: int,
     device: torch.device,
 ) -> None:
-    """Take a step for each batch, and print the published line beside the event."""
+    """Take a step for each batch, and print the walk-through's lines as well as events."""
     model.train()
     began = time.perf_counter()
     for index, (pixels, labels) in enumerate(loader):
@@ -103,7 +106,7 @@ def train_epoch(
 def main() -> None:
     """Join, read, train, test."""
     settings = parse_settings()
-    ddp.join_the_others()
+    ddp.init_distributed()
     device, group = ddp.choose_device()
     device = torch.device("cpu") if settings.no_cuda else device
     torch.manual_seed(settings.seed)
@@ -116,7 +119,7 @@ def main() -> None:
     about = {"name": "mnist", "synthetic": synthetic}
     steps = settings.epochs * len(loader)
     batch = settings.batch_size
-    ddp.introduce(
+    ddp.log_start(
         train,
         test,
         steps=steps,

@@ -1,12 +1,12 @@
-"""Classify handwritten digits with parameter servers: the model file, four functions and no loop.
+"""Classify handwritten digits with parameter servers: a model file with four functions and no loop.
 
     kit.ParameterServer("trainers/mnist_parameter_server.py", data=data, workers=4, servers=2)
 
 ``parameter_server`` calls them: a worker requests a range of records from its master, converts each with
 ``dataset``, and computes gradients with ``model`` and ``loss``; a server applies the gradients with
-``optimizer``. So there is no rank here, no world size and no number of workers: they may change during
-training. The network has two convolutions and a linear layer, like that of ElasticDL's walk-through, but with
-strided convolutions in place of pooling, which makes it ten times as fast.
+``optimizer``. There is no rank, world size or number of workers here: they may change during training. The
+network has two convolutions and a linear layer, like that of ElasticDL's walk-through, but with strided
+convolutions in place of pooling, which makes it ten times as fast.
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ MEAN, SPREAD = np.float32(33.3), np.float32(78.6)  # of MNIST's pixels, from 0 t
 
 
 def model() -> nn.Module:
-    """Return the network; every worker creates one, and pulls its weights from the servers."""
+    """Return the network; every worker creates one and pulls its weights from the servers."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, stride=2),
-        nn.GroupNorm(4, 16),  # BatchNorm would also work: the servers hold its running means, too
+        nn.GroupNorm(4, 16),  # BatchNorm would also work, as the servers hold its running means
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2),
         nn.GroupNorm(4, 32),

@@ -2,17 +2,17 @@
 # requires-python = ">=3.11"
 # dependencies = ["torch>=2.15"]
 # ///
-"""Check the network between the ranks of a job as nccl-tests does: bus bandwidth by size, and right sums.
+"""Check the network between the ranks of a job as nccl-tests does: bus bandwidth by size, and correct sums.
 
-Where each rank has a GPU of its own NCCL is measured, else gloo between CPUs. It prints what NCCL chooses
-by (versions, interfaces, variables), and a table in the columns of nccl-tests:
+If each rank has its own GPU, NCCL is measured, otherwise gloo between CPUs. It prints the versions,
+interfaces and variables that NCCL depends on, and a table with the columns of nccl-tests:
 
     torchrun --nproc-per-node 4 trainers/nccl_check.py                       # four ranks on this machine
     trainyard launch trainers/nccl_check.py --nodes 4                        # one in each of four pods
     trainyard launch trainers/nccl_check.py --nodes 2 --gpus 8 -- --max-bytes 1073741824
 
 *algbw* is bytes / time. *busbw* is algbw · 2 (n - 1) / n for an all-reduce of n ranks and algbw · (n - 1) / n
-for an all-gather, which is comparable with the speed of a link for any n:
+for an all-gather, which is comparable with a link's speed for any n:
 https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. A single rank has no bus: 0.
 
 Stdout has one JSON object per line as well; the event ``bandwidth`` has operation, bytes, seconds,
@@ -26,12 +26,12 @@ import sys
 import time
 from collections.abc import Callable
 
-import allreduce  # lies beside this file
+import allreduce  # beside this file
 import torch
 import torch.distributed as dist
 from allreduce import FLOAT, emit
 
-# Bytes that pass a link for each byte of the result, of n ranks.
+# Bytes sent over a link for each byte of the result, for n ranks.
 BUS = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n}
 VARIABLES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 WARM_UP = 3
@@ -43,13 +43,13 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure bus bandwidth between the ranks of a job.")
     parser.add_argument("--min-bytes", type=int, default=1 << 10)
     parser.add_argument("--max-bytes", type=int, help="by default 256 MiB between GPUs, else 16 MiB")
-    parser.add_argument("--factor", type=int, default=4, help="from one size to the next")
+    parser.add_argument("--factor", type=int, default=4, help="between two sizes")
     parser.add_argument("--repeats", type=int, default=20)
     return parser.parse_args(argv)
 
 
 def describe(device: torch.device, backend: str) -> None:
-    """Say, for each rank, by what it communicates and what decides that."""
+    """Log how each rank communicates, and the settings that determine it."""
     place: dict[str, object] = {"host": socket.gethostname(), "device": str(device), "backend": backend}
     place |= {"torch": torch.__version__, "cuda": torch.version.cuda or "none"}
     place["interfaces"] = [name for _, name in socket.if_nameindex() if name != "lo"]
@@ -61,17 +61,17 @@ def describe(device: torch.device, backend: str) -> None:
 
 
 def sizes(settings: argparse.Namespace, device: torch.device) -> list[int]:
-    """Return the sizes in bytes, rising; the largest is always one of them."""
+    """Return the sizes in bytes in ascending order, including the largest."""
     largest = settings.max_bytes or (256 << 20 if device.type == "cuda" else 16 << 20)
-    size, chosen = max(FLOAT, settings.min_bytes), []
+    size, smaller = max(FLOAT, settings.min_bytes), []
     while size < largest:
-        chosen.append(size)
+        smaller.append(size)
         size *= max(2, settings.factor)
-    return [*chosen, largest]
+    return [*smaller, largest]
 
 
 def seconds_of(action: Callable[[], object], *, repeats: int, device: torch.device) -> float:
-    """Return the mean time of an action of all ranks, as nccl-tests: the slowest rank's, without gaps."""
+    """Return the mean time of an action on the slowest rank, in a loop without gaps, as nccl-tests do."""
     for _ in range(WARM_UP):
         action()
     _finish(device)
@@ -93,7 +93,7 @@ def _finish(device: torch.device) -> None:
 def measure(
     operation: str, size: int, *, repeats: int, group: dist.ProcessGroup, device: torch.device
 ) -> int:
-    """Measure and check one operation of one size; rank 0 reports. Returns how many values are wrong."""
+    """Measure and check one operation of one size; rank 0 reports. Returns the number of wrong values."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     count = max(1, size // FLOAT // ranks) * ranks
     whole, part = torch.empty(count, device=device), torch.empty(count // ranks, device=device)
@@ -112,7 +112,7 @@ def measure(
         expected = torch.arange(1, ranks + 1, device=device).float().repeat_interleave(count // ranks)
     wrong = (whole != expected).sum().cpu()
     dist.all_reduce(wrong)
-    whole.zero_()  # sums of sums would become infinite
+    whole.zero_()  # repeated sums would overflow
     seconds = seconds_of(act, repeats=repeats, device=device)
     if rank == 0:
         size = count * FLOAT
@@ -126,24 +126,24 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Join, describe, measure each size; wrong sums are an error."""
+    """Measure each size; fail if a value is wrong."""
     settings = parse_settings(argv)
-    allreduce.join_the_others()
+    allreduce.init_distributed()
     device, backend = allreduce.choose_device()
     describe(device, backend)
     group = dist.new_group(backend=backend)
     if dist.get_rank() == 0:
-        sys.stdout.write(f"# {backend}, {dist.get_world_size()} ranks; GB/s are 10^9 bytes a second\n")
+        sys.stdout.write(f"# {backend}, {dist.get_world_size()} ranks; GB/s are 10^9 bytes per second\n")
         sys.stdout.write(
             ROW.format("operation", "bytes", "floats", "time (us)", "algbw", "busbw", "wrong") + "\n"
         )
-    with_it = {"repeats": settings.repeats, "group": group, "device": device}
-    wrong = sum(measure(name, size, **with_it) for name in BUS for size in sizes(settings, device))
+    options = {"repeats": settings.repeats, "group": group, "device": device}
+    wrong = sum(measure(name, size, **options) for name in BUS for size in sizes(settings, device))
     emit("end", wrong=wrong)
     dist.barrier()
     dist.destroy_process_group()
     if wrong:
-        raise SystemExit(f"{wrong} values are wrong: what this network carries cannot be trusted")
+        raise SystemExit(f"{wrong} values are wrong: this network corrupts data")
 
 
 if __name__ == "__main__":

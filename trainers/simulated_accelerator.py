@@ -1,14 +1,14 @@
-"""Simulate an accelerator on a machine that has none: a minimum computing time for every batch.
+"""Simulate an accelerator on a machine without one: a minimum computing time for every batch.
 
-Ranks on one machine share its cores, so four of them cannot show what four accelerators gain. With this
-module each rank behaves as if it had an accelerator of its own that needs a given time for each image: it
-waits before it hands over its gradients. Only the computing time is simulated. The images, the gradients and
-the losses are real, and so is the time in which the ranks average their gradients, which comes on top.
+Ranks on one machine share its cores, so four ranks cannot show the speed-up of four accelerators. With this
+module each rank behaves as if it had its own accelerator with a fixed time per image: it waits before it
+sends its gradients. Only the computing time is simulated. The images, gradients and losses are real, and so
+is the additional time in which the ranks average their gradients.
 
-The real computing still needs cores. Where it takes longer than the simulated time, ranks of one machine wait
-for its cores and not for an accelerator: so each rank logs what it really computes in a step.
+The computation still needs cores. If it takes longer than the simulated time, the ranks wait for cores, not
+for an accelerator; therefore each rank logs the CPU time of its steps.
 
-Trainers import it if ``--simulated-ms-per-image`` is given; without that flag they run without this file.
+Trainers import it only with ``--simulated-ms-per-image``.
 """
 
 import os
@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # pods of one machine read the same
-STEPS = 64  # of which the median is logged
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all pods of a machine
+STEPS = 64  # whose median is logged
 Hook = Callable[[dist.ProcessGroup, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
@@ -38,15 +38,16 @@ def simulate(
 
     A rank that computes for longer is not delayed. DDP calls a communication hook for each bucket of
     gradients that is ready: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html. Batches under
-    ``no_sync`` add up. Returns a function that waits as long, for what a program exchanges itself.
+    ``no_sync`` add up. Returns a function with the same delay, for programs that exchange gradients
+    themselves.
 
     The event ``simulated_accelerator`` is logged at once, and after 2, 4, 8 … steps with ``cpu_ms``, the
-    milliseconds of one core that this rank really used in a step (the median), the ``cores`` that it may use,
-    and a number of the ``machine`` that has them.
+    median CPU milliseconds of this rank per step, the ``cores`` that it may use, and an identifier of the
+    ``machine``.
     """
     ready = 0.0
     used = time.process_time()
-    steps = -1  # none has ended when the first begins
+    steps = -1  # completed steps when the first begins: none
     cpu_ms: deque[float] = deque(maxlen=STEPS)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     machine = BOOT_ID.read_text()[:8] if BOOT_ID.exists() else ""
@@ -54,7 +55,7 @@ def simulate(
     def begin(_: DistributedDataParallel, inputs: tuple[torch.Tensor, ...]) -> None:
         nonlocal ready, used, steps
         before, used, steps = used, time.process_time(), steps + 1
-        if steps > 1:  # the first one also allocates
+        if steps > 1:  # the first step also allocates
             cpu_ms.append(1000 * (used - before))
             if not steps & (steps - 1):
                 median = round(statistics.median(cpu_ms), 3)

@@ -1,6 +1,6 @@
-"""Measure the steps of `gpt.py`: a rank's bytes, and a trace of what it does; slow one rank down.
+"""Measure the steps of `gpt.py`: memory, bytes sent and traces; slow down one rank.
 
-The lesson of the trainer is how it trains; what only measures is here, and is imported by it.
+The trainer shows how to train; it imports the measuring code from here.
 """
 
 import argparse
@@ -21,9 +21,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this module."""
     add = parser.add_argument
     add("--trace-dir", type=Path, help="each rank writes a trace of some steps here")
-    add("--slow-rank", type=int, default=-1, help="this one computes for --slow-ms longer in each step")
+    add("--slow-rank", type=int, default=-1, help="rank that computes for --slow-ms longer in each step")
     add("--slow-ms", type=float, default=0)
-    add("--read-ms", type=float, default=0, help="what reading a batch takes longer, as from a slow volume")
+    add("--read-ms", type=float, default=0, help="additional time to read a batch, as from a slow volume")
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -44,40 +44,40 @@ def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def bytes_sent() -> int:
-    """Count what this machine has sent, but to itself: Linux has a line for each network interface."""
+    """Count the bytes that this machine has sent over all interfaces but the loopback."""
     table = Path("/proc/net/dev")
     lines = [line.split(":") for line in (table.read_text().splitlines()[2:] if table.exists() else ())]
     return sum(int(counters.split()[8]) for name, counters in lines if name.strip() != "lo")
 
 
 @contextlib.contextmanager
-def count_activations(network: Any, found: dict[str, int]) -> Iterator[None]:
+def count_activations(network: Any, counts: dict[str, int]) -> Iterator[None]:
     """Count the bytes that the forward pass keeps for the backward pass, without the parameters.
 
-    Blocks that are computed again keep their input alone, which autograd does not save but the closure does.
+    Recomputed blocks keep only their inputs, which the closure saves, not autograd.
     """
     storages: dict[
         int, torch.UntypedStorage
-    ] = {}  # by address; held until the end, so that none is used twice
+    ] = {}  # by address; kept until the end, so that no address is reused
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
+    def record(tensor: torch.Tensor) -> torch.Tensor:
         if not _is_parameter(tensor):
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
     def before_block(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        note(inputs[0])
+        record(inputs[0])
 
     hooks = [block.register_forward_pre_hook(before_block) for block in network.blocks]
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         yield
-    found["activations_bytes"] = sum(storage.nbytes() for storage in storages.values())
+    counts["activations_bytes"] = sum(storage.nbytes() for storage in storages.values())
     for hook in hooks:
         hook.remove()
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
-    """Tell a parameter, whole or gathered, and a view of one, from what was computed."""
+    """Check whether a tensor is a parameter, whole or gathered, or a view of one."""
     base = tensor if tensor._base is None else tensor._base
     return isinstance(base, nn.Parameter)
 
@@ -96,7 +96,7 @@ def trace(folder: Path | None, rank: int) -> contextlib.AbstractContextManager[A
 
 
 def compute_longer(settings: argparse.Namespace, rank: int) -> None:
-    """Compute something else for some milliseconds on one rank: a node that is slow on purpose."""
+    """Compute for additional milliseconds on one rank, to simulate a slow node."""
     end, matrix = time.perf_counter() + settings.slow_ms / 1000, torch.ones(256, 256)
     while rank == settings.slow_rank and time.perf_counter() < end:
         matrix = matrix @ matrix / 256
@@ -104,7 +104,7 @@ def compute_longer(settings: argparse.Namespace, rank: int) -> None:
 
 @contextlib.contextmanager
 def reading(settings: argparse.Namespace) -> Iterator[None]:
-    """Name what is done inside ``data`` in the trace, and wait as for a volume that is slow."""
+    """Record the body as ``data`` in the trace, with a delay as by a slow volume."""
     with record_function("data"):
         time.sleep(settings.read_ms / 1000)
         yield

@@ -13,7 +13,7 @@ Each rank decodes all images once, at the start, and keeps them as bytes: 1.2 GB
 
 The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), also within ``tiny-imagenet-200``.
 Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Other lines are
-for people, in the words of the walk-throughs.
+readable, as in the walk-throughs.
 """
 
 import argparse
@@ -32,16 +32,16 @@ import torch
 import torch.distributed as dist
 from cifar10_ddp import (
     augment,
+    average_statistics,
     choose_device,
     describe,
     emit,
     evaluate,
     gpu_usage,
     has_bf16,
-    join_the_others,
+    init_distributed,
     one_cycle,
     save,
-    share_statistics,
 )
 from PIL import Image
 from torch import Tensor, nn
@@ -64,16 +64,18 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(RECIPES), default="resnet18")
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step, of each rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images in all")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank")
+    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
     parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    pace = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
-    parser.add_argument("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; or 0")
+    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+    parser.add_argument(
+        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
+    )
     for name in ("bf16", "channels-last", "compile"):
         switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
+        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -95,21 +97,21 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, 
         None,
     )
     if place is None:
-        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
+        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the dataset again")
     classes = sorted(path for path in place.iterdir() if path.is_dir())
     paths, labels = [], []
     for number, folder in enumerate(classes):
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
-        found = found[: -(-limit // len(classes)) or None]
-        paths += found
-        labels += [number] * len(found)
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+        files = files[: -(-limit // len(classes)) or None]
+        paths += files
+        labels += [number] * len(files)
 
     def read(path: Path) -> Tensor:
         try:
             with Image.open(path) as image:
                 return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
         except OSError as error:
-            raise SystemExit(f"{path} is no image that can be read; prepare the data set anew") from error
+            raise SystemExit(f"{path} cannot be read as an image; prepare the dataset again") from error
 
     images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
     with ThreadPoolExecutor(4) as pool:
@@ -149,9 +151,9 @@ def train_epoch(
     for index, chosen in enumerate(batches):
         batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
-            answers = model(batch if settings.channels_last else batch.contiguous())
-        truth = labels[chosen.to(device)]
-        loss = nn.functional.cross_entropy(answers.float(), truth, label_smoothing=recipe["smoothing"])
+            logits = model(batch if settings.channels_last else batch.contiguous())
+        targets = labels[chosen.to(device)]
+        loss = nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe["smoothing"])
         optimizer.zero_grad()
         loss.backward()  # DDP averages the gradients over the ranks in here
         optimizer.step()
@@ -173,7 +175,7 @@ def train_epoch(
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate, save."""
     settings, began = parse_settings(argv), time.perf_counter()
-    join_the_others()
+    init_distributed()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
@@ -188,14 +190,14 @@ def main(argv: list[str] | None = None) -> None:
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
     model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
     if settings.simulated_ms_per_image:
-        import simulated_accelerator  # lies beside this file
+        import simulated_accelerator  # beside this file
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
     if compiled:
         model.compile()
-    low = settings.bf16 and has_bf16(device)
-    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+    use_bf16 = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
     # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
     lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
@@ -207,7 +209,7 @@ def main(argv: list[str] | None = None) -> None:
     work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
     work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
     place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
-    place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32", "compiled": compiled}
+    place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32", "compiled": compiled}
     emit("start", **data, **work, **place)
 
     for epoch in range(settings.epochs):
@@ -216,7 +218,7 @@ def main(argv: list[str] | None = None) -> None:
         train_epoch(
             model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
         )
-    share_statistics(network)
+    average_statistics(network)
     result = evaluate(network, *test)
     if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])

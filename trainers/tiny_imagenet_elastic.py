@@ -56,18 +56,22 @@ PAD, SMOOTHING = 8, 0.1  # maximum shift of a crop, in pixels; of the labels
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags; the defaults are small enough for a CPU."""
-    parser = argparse.ArgumentParser(description="Train an image classifier on ranks that may come and go.")
+    parser = argparse.ArgumentParser(
+        description="Train an image classifier on ranks that may join and leave."
+    )
     parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
     parser.add_argument("--model", choices=MODELS, default="resnet18")
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--global-batch-size", type=int, default=64, help="images a step, over all ranks")
-    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images")
+    parser.add_argument("--global-batch-size", type=int, default=64, help="images per step, over all ranks")
+    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
     parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint-dir", type=Path, help="on a volume that all ranks see")
+    parser.add_argument("--checkpoint-dir", type=Path, help="on a volume shared by all ranks")
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps between two checkpoints")
-    parser.add_argument("--checkpoint-failures", type=int, default=3, help="in a row, that end the run")
+    parser.add_argument(
+        "--checkpoint-failures", type=int, default=3, help="consecutive ones that end the run"
+    )
     parser.add_argument("--log-every", type=int, default=1, help="steps between two `step` events")
     parser.add_argument("--step-seconds", type=float, default=0, help="least duration, for people who watch")
     for name in ("bf16", "channels-last"):
@@ -92,12 +96,12 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
+    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
         raise SystemExit(message) from error
 
 
@@ -113,21 +117,21 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, 
         None,
     )
     if place is None:
-        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
+        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the dataset again")
     classes = sorted(path for path in place.iterdir() if path.is_dir())
     paths, labels = [], []
     for number, folder in enumerate(classes):
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
-        found = found[: -(-limit // len(classes)) or None]
-        paths += found
-        labels += [number] * len(found)
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+        files = files[: -(-limit // len(classes)) or None]
+        paths += files
+        labels += [number] * len(files)
 
     def read(path: Path) -> Tensor:
         try:
             with Image.open(path) as image:
                 return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
         except OSError as error:
-            raise SystemExit(f"{path} is no image that can be read; prepare the data set anew") from error
+            raise SystemExit(f"{path} cannot be read as an image; prepare the dataset again") from error
 
     images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
     with ThreadPoolExecutor(4) as pool:
@@ -136,12 +140,12 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, 
     return images, torch.tensor(labels)
 
 
-def order_of(epoch: int, *, images: int, seed: int) -> Tensor:
+def epoch_order(epoch: int, *, images: int, seed: int) -> Tensor:
     """Return the order of the images in an epoch: the same on every rank and at every world size."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
-def share_of(order: Tensor, index: int, *, batch: int, rank: int, world_size: int) -> Tensor:
+def rank_slice(order: Tensor, index: int, *, batch: int, rank: int, world_size: int) -> Tensor:
     """Return a rank's slice of a global batch; with more ranks than images some slices are empty.
 
     Args:
@@ -159,21 +163,21 @@ def normalise(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def throw_dice(epoch: int, *, images: int, seed: int) -> Tensor:
+def draw_augmentation(epoch: int, *, images: int, seed: int) -> Tensor:
     """Draw for each image of an epoch its shift down and right, and whether it is flipped."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     move = torch.randint(-PAD, PAD + 1, (images, 2), generator=generator)
     return torch.cat([move, torch.randint(0, 2, (images, 1), generator=generator)], dim=1)
 
 
-def augment(images: Tensor, chosen: Tensor, thrown: Tensor) -> Tensor:
-    """Gather a batch, each image shifted and flipped as drawn in ``thrown``.
+def augment(images: Tensor, chosen: Tensor, shifts: Tensor) -> Tensor:
+    """Gather a batch, each image shifted and flipped as drawn in ``shifts``.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     side, device = images.shape[1], images.device
     line = torch.arange(side, device=device)
-    down, right, mirrored = thrown[chosen].to(device).T.unsqueeze(2)
+    down, right, mirrored = shifts[chosen].to(device).T.unsqueeze(2)
     rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in (down, right))  # reflected
     columns = torch.where(mirrored.bool(), columns.flip(1), columns)
     return normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
@@ -223,8 +227,8 @@ def take_step(
     loss = torch.zeros(())
     if len(labels):  # batch normalisation cannot process an empty slice
         with cast:
-            answers = network(images).float()
-        loss = nn.functional.cross_entropy(answers, labels, label_smoothing=SMOOTHING, reduction="sum")
+            logits = network(images).float()
+        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=SMOOTHING, reduction="sum")
         loss.backward()
     whole = worker.average_gradients(network, loss=loss.detach(), samples=len(labels))
     optimizer.step()
@@ -241,7 +245,7 @@ def train(
     schedule: torch.optim.lr_scheduler.LRScheduler,
     *,
     settings: argparse.Namespace,
-    keeper: checkpoints.CheckpointManager,
+    manager: checkpoints.CheckpointManager,
     cast: AbstractContextManager[object],
 ) -> None:
     """Take the steps from ``state.step`` to the last; called again after each membership change."""
@@ -251,14 +255,14 @@ def train(
     while state.step < last:
         epoch, began, samples = state.epoch, time.perf_counter(), 0
         losses: list[float] = []
-        order = order_of(epoch, images=len(labels), seed=settings.seed)
-        thrown = throw_dice(epoch, images=len(labels), seed=settings.seed)
+        order = epoch_order(epoch, images=len(labels), seed=settings.seed)
+        shifts = draw_augmentation(epoch, images=len(labels), seed=settings.seed)
         while state.epoch == epoch:
             floor, step = time.perf_counter() + settings.step_seconds, state.step
-            mine = share_of(order, state.index, batch=batch, rank=worker.rank, world_size=worker.world_size)
-            pixels, truth = augment(images, mine, thrown), labels[mine.to(labels.device)]
+            mine = rank_slice(order, state.index, batch=batch, rank=worker.rank, world_size=worker.world_size)
+            pixels, targets = augment(images, mine, shifts), labels[mine.to(labels.device)]
             lr = float(schedule.get_last_lr()[0])
-            whole = take_step(worker, network, optimizer, schedule, pixels, truth, cast=cast)
+            whole = take_step(worker, network, optimizer, schedule, pixels, targets, cast=cast)
             state.step += 1
             samples, losses = samples + len(mine), [*losses, whole.loss]
             rate = round(samples / (time.perf_counter() - began), 1)
@@ -273,12 +277,12 @@ def train(
             if state.index == 0:
                 metrics = {"loss": round(sum(losses) / len(losses), 5), "images_per_s": rate}
                 worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **metrics)
-            keeper.after_step(worker, state, last=state.step == last)
+            manager.after_step(worker, state, last=state.step == last)
             time.sleep(max(0.0, floor - time.perf_counter()))
             worker.step_boundary()  # ranks join and leave here
 
 
-def share_statistics(worker: elastic.Worker, network: nn.Module) -> None:
+def average_statistics(worker: elastic.Worker, network: nn.Module) -> None:
     """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
         if buffer.is_floating_point():
@@ -291,11 +295,11 @@ def evaluate(worker: elastic.Worker, network: nn.Module, images: Tensor, labels:
     network.eval()
     images, labels = (part[worker.rank :: worker.world_size] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
-    for pixels, truth in zip(images.split(500), labels.split(500), strict=True):
-        answers = network(normalise(pixels))
-        loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
-        correct = (answers.argmax(1) == truth).sum()
-        sums += torch.tensor([loss.item(), correct.item(), len(truth)], dtype=torch.float64)
+    for pixels, targets in zip(images.split(500), labels.split(500), strict=True):
+        logits = network(normalise(pixels))
+        loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
+        correct = (logits.argmax(1) == targets).sum()
+        sums += torch.tensor([loss.item(), correct.item(), len(targets)], dtype=torch.float64)
     loss, correct, count = worker.all_reduce(sums).tolist()
     return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
 
@@ -314,8 +318,8 @@ def main(argv: list[str] | None = None) -> None:
     ]
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
-    low = settings.bf16 and has_bf16(device)
-    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+    use_bf16 = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
     lr = settings.lr * settings.global_batch_size / 128
     optimizer = torch.optim.SGD(network.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -326,22 +330,24 @@ def main(argv: list[str] | None = None) -> None:
     state = elastic.State(steps_per_epoch=per_epoch, **shared)
     run = {name: getattr(settings, name) for name in CONTINUED} | {"dataset": about["name"]}
     when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
-    keeper = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
+    manager = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
 
     start = {"dataset": about["name"], "synthetic": about["synthetic"], "model": settings.model}
     start |= {"train_images": len(data[1]), "test_images": len(test[1]), "steps": steps, "lr": round(lr, 5)}
     start |= {"parameters": sum(parameter.numel() for parameter in network.parameters())}
     start |= {"device": str(device), "threads": torch.get_num_threads(), "host": socket.gethostname()}
-    start |= {"pid": os.getpid(), "precision": "bf16" if low else "fp32"}
-    introduced = False
+    start |= {"pid": os.getpid(), "precision": "bf16" if use_bf16 else "fp32"}
+    start_logged = False
 
     def one_round(worker: elastic.Worker) -> elastic.Worker:
-        nonlocal introduced
-        if not introduced:
+        nonlocal start_logged
+        if not start_logged:
             worker.emit("start", **start, backend="gloo" if worker.group is None else "nccl")
-            introduced = True
-        train(worker, state, network, data, optimizer, schedule, settings=settings, keeper=keeper, cast=cast)
-        share_statistics(worker, network)
+            start_logged = True
+        train(
+            worker, state, network, data, optimizer, schedule, settings=settings, manager=manager, cast=cast
+        )
+        average_statistics(worker, network)
         result = evaluate(worker, network, *test)
         if worker.rank == 0:  # one writer
             worker.emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
@@ -349,14 +355,14 @@ def main(argv: list[str] | None = None) -> None:
                 metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
                 metadata |= {"epochs": settings.epochs, "weights": network.state_dict()}
                 checkpoints.save_model(settings.model_file, metadata)
-        keeper.close(worker)
+        manager.close(worker)
         return worker
 
     worker = elastic.run(
         one_round,
         state,
-        load=lambda worker: keeper.resume(worker, state),
-        leave=lambda worker: keeper.leave(worker, state),
+        load=lambda worker: manager.resume(worker, state),
+        leave=lambda worker: manager.leave(worker, state),
     )
     worker.emit("end", steps=state.step, seconds=round(time.perf_counter() - began, 3))
 

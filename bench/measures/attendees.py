@@ -1,4 +1,4 @@
-"""Thirty attendees launch a job of two pods each at the same moment: until the last of them has trained.
+"""Thirty attendees launch a job of two pods each at the same time; measured until the last succeeds.
 
 Each has a namespace and launches by the kit, in a thread of its own. The clock runs from the first launch to
 the last run that has succeeded: 60 pods on two cores, four nodes, an epoch of the digits each. The kubelets
@@ -32,7 +32,7 @@ SILENT = "its API server left an attendee without an answer while the pods impor
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Have all of them launch, on each side in turns."""
+    """Launch all jobs, alternating between sides."""
     lab.clear(KWOK)
     count = QUICK_ATTENDEES if lab.quick else ATTENDEES
     sides = {"ours": lambda: _all_train(lab, lab.ours, count), BARE: lambda: _ideal(lab, count)}
@@ -52,13 +52,13 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _ideal(lab: Lab, count: int) -> float:
-    """Return the seconds that as many bare runs take, one after the other."""
+    """Return the seconds of as many bare runs, one after the other."""
     runs = [training.bare(RANKS, flags=FLAGS, folder=lab.folder) for _ in range(lab.rounds)]
     return count * statistics.median(run.finished - run.submitted for run in runs)
 
 
 def _if_it_answers(lab: Lab, count: int) -> float:
-    """Return the seconds that the kubelets' side takes; not a number where an attendee saw an error."""
+    """Return the seconds on real kubelets; NaN if an attendee saw an error."""
     cluster = lab.real
     assert cluster, "its absence was asked before"
     try:

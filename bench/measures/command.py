@@ -1,4 +1,4 @@
-"""The commands ``trainyard cluster create`` and ``delete``, until the prompt is back.
+"""The duration of the commands ``trainyard cluster create`` and ``delete``.
 
 Beside creation by the library (``creation``), a command has the start of Python and its imports.
 """
@@ -15,7 +15,7 @@ PROGRAM = [sys.executable, "-m", "trainyard_kit.cli", "cluster"]
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Create and delete clusters by the command line, one after the other."""
+    """Create and delete clusters from the command line, one after the other."""
     lab.clear()
     seconds: dict[str, list[float]] = {"create": [], "delete": []}
     for number in range(lab.rounds):
@@ -37,7 +37,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _run(*words: str) -> float:
-    """Run the command; return how long it took, in seconds."""
+    """Run the command; return its duration in seconds."""
     began = time.monotonic()
     subprocess.run([*PROGRAM, *words], check=True, capture_output=True)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""From nothing to the first pod that runs: four nodes of ours, of real kubelets, and of kwok's.
+"""From creation to the first running pod: four nodes of this kit, of real kubelets, and of kwok.
 
 All sides start the same release of Kubernetes from the cache, we our own build of it, and end when a watch
 has seen the pod Running on one of four nodes. Ours is a process, and kwok's is pretended; the kubelets' is a
@@ -27,7 +27,7 @@ Sample = tuple[float, float]  # seconds until the first pod ran, and until a fir
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Create and delete clusters, in turns."""
+    """Create and delete clusters, alternating between sides."""
     lab.clear()
     sides = {"ours": lambda: _ours(lab)}
     if lab.has(KUBELET):
@@ -69,13 +69,13 @@ def _kwok(lab: Lab) -> Sample:
 
 
 def _first_job(cluster: Cluster) -> float:
-    """Train with a pod a node, and return when the run was seen to have succeeded."""
+    """Train with one pod per node; return the time when the run succeeded."""
     training.in_cluster(cluster, RANKS, flags=FLAGS, patch=None, keep=True)
     return time.monotonic()
 
 
 def _first_pod(kube: Kube) -> float:
-    """Create a pod, as soon as the cluster takes it, and return when it was seen Running."""
+    """Create a pod as soon as the cluster accepts it; return the time when it is Running."""
     wait_account(kube)  # peers come back before it is there
     with Watch(kube, "Pod") as watch:
         kube.create(objects.read("sleeper"))

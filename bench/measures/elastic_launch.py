@@ -23,7 +23,7 @@ LIMIT = Limit(1.1)  # the rendezvous store is a pod, too
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Launch both in turns."""
+    """Launch both, alternating."""
     lab.clear(KUBELET, KWOK)
     count = QUICK_WORKERS if lab.quick else WORKERS
     elastic = kit.TorchElastic("trainers/digits_elastic.py", nodes=count)
@@ -47,7 +47,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _sleeping(container: str) -> dict[str, Any]:
-    """Return the patch of a pod template that has a container sleep."""
+    """Return a patch that makes a container sleep."""
     sleeper = {"name": container, "command": ["sleep", "1000"], "args": None}
     return {"spec": {"terminationGracePeriodSeconds": 0, "containers": [sleeper]}}
 

@@ -1,4 +1,4 @@
-"""From a change among the workers to the next step: the elastic launcher beside a stock ``torchrun``.
+"""From a membership change to the next step: the elastic launcher and a stock ``torchrun``.
 
 A worker of two is killed; one of three hangs; two become four. Nodes are processes of this machine. The
 limits of nodes are those of the lab, 1:8: a stock rendezvous then waits 30 s for more. In its best case the
@@ -27,14 +27,14 @@ from bench.results import Limit, Result
 from bench.sampling import alternate
 
 PEER = "torchrun, --max-restarts given"
-PATIENCE = 60
+PEER_TIMEOUT = 60
 TORCHFT = "torchft, two replica groups"
 LAB = "1:8"
 TWO_SECONDS = ",keep_alive_interval=1,keep_alive_max_attempt=2"
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Change each kind of run in turns, ours and stock."""
+    """Change each kind of run, alternating between ours and the stock one."""
     lab.clear()
     kill = _pairs(lab, "kill", _kill, LAB)
     full_kill = _pairs(lab, "kill-full", _kill, "1:2")
@@ -56,7 +56,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def measure_torchft(lab: Lab) -> list[Result]:
-    """Kill and stop a worker of two in turns, ours and torchft's."""
+    """Kill and stop one of two workers, alternating between ours and torchft's."""
     lab.clear()
     try:
         packages = torchft.install(Path(lab.folder))
@@ -74,7 +74,7 @@ def measure_torchft(lab: Lab) -> list[Result]:
 
 def _line(what: str, samples: dict[str, list[float]], limit: Limit | None, peer: str = PEER) -> Result:
     ours, theirs = tuple(samples["ours"]), tuple(samples["theirs"])
-    return Result(what=what, unit="s", ours=ours, peer=peer, theirs=theirs, limit=limit, patience=PATIENCE)
+    return Result(what=what, unit="s", ours=ours, peer=peer, theirs=theirs, limit=limit, timeout=PEER_TIMEOUT)
 
 
 def _pairs(
@@ -118,9 +118,9 @@ def _scale(workers: Workers, stock: bool) -> float:
 
 
 def _next_step(workers: Workers, stock: bool, when: float, *, world: int = 0) -> float:
-    step = workers.wait_for_step(after=when, world=world, within=PATIENCE)
+    step = workers.wait_for_step(after=when, world=world, within=PEER_TIMEOUT)
     if step is not None:
         return step - when
     if stock:
-        return PATIENCE
+        return PEER_TIMEOUT
     raise MeasureFailed("training has not gone on")

@@ -1,4 +1,4 @@
-"""From submitting a job to its first step, with four ranks: beside real kubelets and a bare torchrun.
+"""From submitting a job to its first step with four ranks, compared with real kubelets and a bare torchrun.
 
 The kit's Job has a torchrun in each pod, as on any cluster, and torchrun starts the trainer as a process of
 its own; so it is measured too with the trainer as the pod's command. Cold means that every pod begins with
@@ -34,7 +34,7 @@ WARM_UPS = 5
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Train for an epoch, in every way in turns."""
+    """Train for an epoch, alternating between all sides."""
     lab.clear(KWOK)
     python = training.as_python(RANKS)
     patches = {
@@ -63,7 +63,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _warm_up(lab: Lab, patch: dict[str, Any]) -> None:
-    """Run a job until the forkserver starts its pods, so that no sample is of a forkserver still loading."""
+    """Run a job until the forkserver starts its pods, so that no sample includes its loading."""
     for _ in range(WARM_UPS):
         lab.report("waiting for the forkserver")
         if training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=patch).warm == RANKS:

@@ -1,4 +1,4 @@
-"""What a cluster of four nodes takes while nothing runs in it, without the forkserver.
+"""The resources of an idle cluster of four nodes, without the forkserver.
 
 All processes are counted: the supervisor and what descends from it (the site with the control plane and the
 kubelet, and the gateway). Memory is the proportional set size, in which a page that several processes map is
@@ -30,7 +30,7 @@ LINES = {
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a group of processes, over a while.
+    """The usage of a group of processes over a period.
 
     Attributes:
         megabytes: Proportional set size at the end, by process name.
@@ -42,7 +42,7 @@ class Usage:
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Watch each side idle, one after the other, so that neither shares its pages with the other."""
+    """Measure each side idle, one after the other, so that they share no pages."""
     lab.clear()
     usages: dict[str, list[Usage]] = {}
     with lab.cluster(warm=False) as cluster:
@@ -86,7 +86,7 @@ def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
 
 
 def sharers(processes: Iterable[psutil.Process]) -> int:
-    """Return how many other processes run the program of these; for one, clusters that are not this run's."""
+    """Return the number of other processes of the same program, such as those of other clusters."""
     ours = {process.pid: process.exe() for process in processes}
     programs = {exe for exe in ours.values() if "python" not in exe}
     running = psutil.process_iter(["pid", "exe"])
@@ -101,7 +101,7 @@ def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -
 
 
 def usage(processes: Iterable[psutil.Process], *, seconds: float) -> Usage:
-    """Return what processes use while ``seconds`` go by."""
+    """Return the usage of processes over ``seconds``."""
     names = {process: _name(process, index) for index, process in enumerate(processes)}
     began, before = time.monotonic(), {process: _cpu(process) for process in names}
     time.sleep(seconds)
@@ -113,7 +113,7 @@ def usage(processes: Iterable[psutil.Process], *, seconds: float) -> Usage:
 
 
 def memory(processes: Iterable[psutil.Process]) -> float:
-    """Return the megabytes of processes together, as proportional set size."""
+    """Return the proportional set size of processes in megabytes."""
     return sum(process.memory_full_info().pss for process in processes) / 1e6
 
 
@@ -123,6 +123,6 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _name(process: psutil.Process, index: int) -> str:
-    """Return a name that tells processes of one program apart: ours all are Python or one Go program."""
+    """Return a name that distinguishes processes of one program."""
     words = [word for word in process.cmdline()[:6] if not word.startswith("-")]
     return f"{index} {' '.join(word.rpartition('/')[2] for word in words[:2])}"

@@ -22,7 +22,7 @@ PODS, QUICK_PODS = 200, 50
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Run the Job on each side in turns."""
+    """Run the Job, alternating between sides."""
     count = QUICK_PODS if lab.quick else PODS
     sides = {side: lambda kube=kube: job_seconds(lab, kube, count) for side, kube in lab.kubes().items()}
     what = f"Job of {count} pods → Complete"

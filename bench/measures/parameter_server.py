@@ -1,4 +1,4 @@
-"""One server and two workers beside DistributedDataParallel of two: images a second, same net, same batch.
+"""One server and two workers compared with two ranks of DDP: images per second, same network and batch.
 
 Both train the small net on images in CIFAR-10's format, 128 a step and process, in single precision. Here
 the server and the master take from the same cores as the workers; there the ranks wait for each other, and
@@ -32,7 +32,7 @@ MODEL = Path(__file__).parents[1] / "cifar10_records.py"
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Train on each side in turns, without a cluster.
+    """Train without a cluster, alternating between sides.
 
     Raises:
         MeasureFailed: There is one core.
@@ -61,7 +61,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _records(folder: Path, images: int) -> Path:
-    """Return a file of records, drawn if it is not there."""
+    """Return a file of records, generated if it is missing."""
     place = folder / "records"
     path = place / "cifar10" / "records" / "train.npy"
     if not path.exists():
@@ -76,7 +76,7 @@ def _records(folder: Path, images: int) -> Path:
 
 
 def _train(folder: Path, records: Path) -> float:
-    """Train once; return the images a second after the first epoch."""
+    """Train once; return the images per second after the first epoch."""
     place = folder / f"servers-{time.monotonic_ns()}"
     place.mkdir()
     trainers, port = config.find("trainers/cifar10_ddp.py").parent, torchrun.free_port()

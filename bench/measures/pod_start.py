@@ -1,4 +1,4 @@
-"""From a pod's creation to its started container, as a watch sees it: one pod at a time.
+"""From a pod's creation to its started container, as seen by a watch, one pod at a time.
 
 The clock starts before the request that creates the pod, and stops when the event has come back; so the API
 server's and the scheduler's parts are in it, and this client's. Each pod is deleted, and gone, before the
@@ -24,7 +24,7 @@ SHARE = Limit(0.1)
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Start and delete pods, a series on each side in turns."""
+    """Start and delete pods, in a series on each side."""
     count = QUICK_PODS if lab.quick else PODS
     kubes = lab.kubes()
     for side, kube in kubes.items():

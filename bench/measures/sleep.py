@@ -1,4 +1,4 @@
-"""A cluster of four nodes that nobody uses: its CPU while it sleeps, and the first answer when it wakes.
+"""An unused cluster of four nodes: its CPU while asleep, and its first response after waking.
 
 It sleeps after five minutes, here after some seconds. All of its processes are counted over a minute. The
 first answer is a list of the nodes, by a new connection.
@@ -16,22 +16,22 @@ from localkube.cluster.preparation import SLEEP
 from localkube.controlplane.certificates import client_tls
 from localkube.paths import ClusterPaths
 
-IDLE_SECONDS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS, PATIENCE = 5, 60, 10, 60
+IDLE_SECONDS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS, AWAKE_SECONDS = 5, 60, 10, 60
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Let a cluster sleep, look at it, and wake it."""
+    """Let a cluster sleep, measure it, and wake it."""
     lab.clear()
     percents, answers = [], []
     with environment(SLEEP, str(IDLE_SECONDS)), lab.cluster() as cluster:
         paths = ClusterPaths(cluster.name)
         for _ in range(lab.rounds):
             lab.report("waiting until the cluster sleeps")
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + AWAKE_SECONDS
             while not paths.asleep.exists():
                 if time.monotonic() > end:
                     raise AssertionError(
-                        f"the cluster was awake for {PATIENCE} s; its supervisor's log says why"
+                        f"the cluster was awake for {AWAKE_SECONDS} s; its supervisor's log says why"
                     )
                 time.sleep(0.1)
             window = QUICK_WINDOW_SECONDS if lab.quick else WINDOW_SECONDS
@@ -45,7 +45,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _answer_seconds(paths: ClusterPaths, port: int) -> float:
-    """List the nodes by a connection that is closed afterwards: an open one keeps the cluster awake."""
+    """List the nodes over a connection that is closed afterwards, as an open one keeps the cluster awake."""
     began, tls = time.monotonic(), client_tls(paths.pki)
     with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", port, context=tls)) as connection:
         connection.request("GET", api_path("v1/nodes"))

@@ -1,4 +1,4 @@
-"""Tasks a second through gRPC, and the master's memory, with a million tasks and 200 simulated workers.
+"""Tasks per second over gRPC, and the master's memory, with a million tasks and 200 simulated workers.
 
 The master is the real one, in a process of its own, with its journal on the disk. A task is one record, and
 one message each way: it brings what was done, and the answer says what to do next. Two processes stand for
@@ -33,7 +33,7 @@ MEMORY = Limit(300, of="value", unit="MB")
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Ask for tasks as fast as they come, a few seconds a round.
+    """Request tasks as fast as possible for a few seconds per round.
 
     Raises:
         MeasureFailed: The master does not start, or a worker was not given a task.
@@ -75,7 +75,7 @@ def _master(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def _ask(address: str, seconds: float) -> float:
-    """Return the tasks a second of all simulated workers together."""
+    """Return the tasks per second of all simulated workers."""
     share = WORKERS // PROCESSES
     program = str(Path(__file__).parents[1] / "task_clients.py")
     with ExitStack() as stack:

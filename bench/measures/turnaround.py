@@ -1,4 +1,4 @@
-"""What a short run costs: a Job of one pod that runs ``true``, and four pods that train the digits once.
+"""The time of short runs: a Job of one pod that runs ``true``, and four pods that train on the digits.
 
 The Job is measured from its creation to its condition Complete: our Job controller looks 50 ms after a pod
 has succeeded (docs/building.md), upstream's within a second. The training is measured as its user waits for
@@ -19,7 +19,7 @@ SHARE, TRAINING = Limit(0.2), Limit(1.5, of="value", unit="s")
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Run one Job after the other, a series on each side in turns."""
+    """Run Jobs one after the other, in a series on each side."""
     count = QUICK_JOBS if lab.quick else JOBS
     jobs = {
         side: lambda kube=kube: percentile([job_seconds(lab, kube, 1) for _ in range(count)], 50)

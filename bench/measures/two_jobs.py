@@ -28,7 +28,7 @@ JOB_SECONDS = 1200
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Run both jobs both ways, in turns."""
+    """Run both jobs both ways, alternating."""
     lab.clear("theirs")
     volume = lab.ours.create_volume("two-jobs")
     pace = QUICK_PACE if lab.quick else PACE
@@ -70,7 +70,7 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
-    """Return the makespan; ``second`` is how many workers the second job takes at most, 0 to wait first."""
+    """Return the makespan; ``second`` is the second job's maximum number of workers, 0 to wait first."""
     cpu = 0.65 * min(parse_quantity(node["cpu"]) for node in lab.ours.nodes())  # one worker a node
     lab.report("two jobs, elastic" if second else "two jobs, gang-scheduled")
     runs = []

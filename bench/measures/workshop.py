@@ -1,4 +1,4 @@
-"""An instructor makes a workshop for thirty: namespace, quota, roles and kubeconfig for each, and deletes it.
+"""Create and delete a workshop for thirty: namespace, quota, roles and kubeconfig for each.
 
 Bounded by the API server: some twenty requests for each, eight attendees at a time.
 """
@@ -13,7 +13,7 @@ ATTENDEES, QUICK_ATTENDEES = 30, 4
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Make and delete workshops, one after the other."""
+    """Create and delete workshops, one after the other."""
     count, seconds = QUICK_ATTENDEES if lab.quick else ATTENDEES, []
     cluster = lab.ours
     for number in range(lab.rounds):

@@ -1,4 +1,4 @@
-"""CIFAR-10 as the EKS workshop and PyTorch's own tutorial have it: the usual loader and the usual loop.
+"""CIFAR-10 as in the EKS workshop and PyTorch's tutorial, with the standard loader and loop.
 
 Pictures are opened one by one, each goes through its transforms, worker processes put them into batches; the
 net runs in the numbers' own format; the loss is read after every step. Nothing is done to make it slow, and
@@ -55,7 +55,7 @@ def parse_settings() -> argparse.Namespace:
 
 
 def make_model(trainer: Path, name: str) -> nn.Module:
-    """Return the net that the trainer calls so."""
+    """Return the trainer's network of this name."""
     spec = importlib.util.spec_from_file_location("trainer", trainer)
     assert spec and spec.loader, "it is a file of Python"
     module = importlib.util.module_from_spec(spec)
@@ -65,7 +65,7 @@ def make_model(trainer: Path, name: str) -> nn.Module:
 
 
 def main() -> None:
-    """Train for some epochs and say how fast each was."""
+    """Train for some epochs and print the speed of each."""
     settings = parse_settings()
     cuda = torch.cuda.is_available()
     dist.init_process_group("nccl" if cuda else "gloo")

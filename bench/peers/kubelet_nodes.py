@@ -1,4 +1,4 @@
-"""The inner process of `bench.kubelets`: a control plane as released, and nodes of Kubernetes' own kubelet.
+"""The inner process of `bench.kubelets`: a released control plane, and nodes of Kubernetes' own kubelet.
 
 ``python -m bench.peers.kubelet_nodes FOLDER NODES SERVERS`` runs in namespaces of its own. It says
 ``isolated``, waits for a line, and says ``started`` when the kubelets are. Everything ends with it.
@@ -36,7 +36,7 @@ def main() -> None:
 
 @contextmanager
 def running(folder: Path, count: int, servers: Path) -> Iterator[None]:
-    """Run control plane and nodes, in whose folders the images are already."""
+    """Run the control plane and nodes, whose directories already contain the images."""
     namespaces.make_network()
     namespaces.join(UPLINK, OUTSIDE)
     namespaces.cover(folder)
@@ -64,7 +64,7 @@ def make_node(
 
 @contextmanager
 def _control_plane(folder: Path, servers: Path) -> Iterator[BareControlPlane]:
-    """Run upstream's programs; ``folder/kubeconfig`` is an administrator's from outside."""
+    """Run upstream's programs; ``folder/kubeconfig`` is an administrator's for use from outside."""
     ours = binaries.present()
     programs = {name: (str(servers / name),) for name in SERVERS} | {"kubectl": ours.programs["kubectl"]}
     control_plane = dataclasses.replace(ours, programs=programs)
@@ -80,7 +80,7 @@ def _control_plane(folder: Path, servers: Path) -> Iterator[BareControlPlane]:
 
 
 def _as_released(component: ComponentCommand) -> ComponentCommand:
-    """Take back what our control plane sets for speed: rates of requests, garbage collection."""
+    """Reset our control plane's settings for speed: request rates, garbage collection."""
     for word in component.argv:
         if component.name == "kube-scheduler" and word.startswith("--config="):
             path = Path(word.partition("=")[2])

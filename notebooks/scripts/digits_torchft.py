@@ -35,7 +35,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags; the defaults reach 95% on the digits."""
     parser = argparse.ArgumentParser(description="Train a digit classifier in replica groups, by torchft.")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step, of each group")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step and group")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--step-seconds", type=float, default=0, help="least duration, for who watches")
     parser.add_argument("--timeout", type=float, default=5, help="seconds that a collective may take")

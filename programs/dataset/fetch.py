@@ -14,15 +14,14 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from say import Meter, Trouble, full, say
+from events import Meter, PreparationError, emit, is_disk_full
 from sources import Download
 
-# Without an answer the resolver would take half a minute to look up a name; a mirror that is reachable
-# answers at once.
+# By default an unanswered DNS query takes half a minute.
 os.environ.setdefault("RES_OPTIONS", "timeout:2 attempts:1")
-ANSWER_SECONDS = 10.0
+RESPONSE_SECONDS = 10.0
 BLOCK = 2**18
-CUTS = 5  # attempts in a row without new data, before the next mirror is tried
+MAX_INTERRUPTIONS = 5  # consecutive attempts without new data before the next mirror is tried
 PAUSE_SECONDS = 0.5
 AGENT = {"User-Agent": "trainyard", "Accept-Encoding": "identity"}
 
@@ -36,7 +35,7 @@ def fetch(download: Download, mirrors: Sequence[str], folder: Path) -> tuple[Pat
         folder: The target folder.
 
     Raises:
-        Trouble: No mirror could be reached, or the file is not the expected one; it is then deleted.
+        PreparationError: No mirror could be reached, or the file is not the expected one; it is then deleted.
         OSError: The volume is full or not writable.
     """
     whole = folder / download.name
@@ -46,26 +45,26 @@ def fetch(download: Download, mirrors: Sequence[str], folder: Path) -> tuple[Pat
         url = mirror.rstrip("/") + "/" + download.name
         try:
             resumed = _fetch_from(url, download, part)
-            if resumed and not _is_right(part, download):  # a part of a different file: start again
+            if resumed and not _is_valid(part, download):  # a part of a different file: start again
                 part.unlink()
                 _fetch_from(url, download, part)
         except _Unavailable as error:
-            say("source", url=url, reached=False, why=str(error))
+            emit("source", url=url, reached=False, why=str(error))
             unreachable.append(f"{url}: {error}")
             continue
-        if _is_right(part, download):
+        if _is_valid(part, download):
             part.rename(whole)
             return whole, url
         digest = _digest(part, download.algorithm)
-        say("source", url=url, reached=True, why="wrong checksum")
+        emit("source", url=url, reached=True, why="wrong checksum")
         wrong.append(
-            f"{url} has something else: {part.stat().st_size} bytes with {download.algorithm} {digest}, "
+            f"{url} has another file: {part.stat().st_size} bytes with {download.algorithm} {digest}, "
             f"not {download.size} bytes with {download.checksum}"
         )
         part.unlink()
     if wrong:
-        raise Trouble("; ".join(["wrong checksum: " + wrong[0], *wrong[1:], *unreachable]))
-    raise Trouble("no source could be reached: " + "; ".join(unreachable), unreachable=True)
+        raise PreparationError("; ".join(["wrong checksum: " + wrong[0], *wrong[1:], *unreachable]))
+    raise PreparationError("no source could be reached: " + "; ".join(unreachable), unreachable=True)
 
 
 class _Unavailable(Exception):
@@ -75,8 +74,8 @@ class _Unavailable(Exception):
 def _fetch_from(url: str, download: Download, part: Path) -> bool:
     """Download the missing rest of a file; return True if a part existed before."""
     resumed = part.exists() and part.stat().st_size > 0
-    cuts = 0
-    while cuts < CUTS:
+    interruptions = 0
+    while interruptions < MAX_INTERRUPTIONS:
         before = part.stat().st_size if part.exists() else 0
         if before >= download.size:
             return resumed
@@ -91,16 +90,18 @@ def _fetch_from(url: str, download: Download, part: Path) -> bool:
                 raise _Unavailable(f"HTTP status {error.code} {error.reason}") from error
             cause: Exception = error
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and full(error):
+            if isinstance(error, OSError) and is_disk_full(error):
                 raise
             cause = error
         after = part.stat().st_size if part.exists() else 0
-        if not after and not _answered(cause):
-            raise _Unavailable(_words(cause)) from cause
-        cuts = 0 if after > before else cuts + 1
-        say("progress", doing=f"{_words(cause)}; going on at byte {after}", percent=None)
-        time.sleep(PAUSE_SECONDS * (cuts + 1))
-    raise _Unavailable(f"the connection was cut {CUTS} times in a row: {_words(cause)}")
+        if not after and not _has_responded(cause):
+            raise _Unavailable(_message(cause)) from cause
+        interruptions = 0 if after > before else interruptions + 1
+        emit("progress", doing=f"{_message(cause)}; resuming at byte {after}", percent=None)
+        time.sleep(PAUSE_SECONDS * (interruptions + 1))
+    raise _Unavailable(
+        f"the connection was interrupted {MAX_INTERRUPTIONS} times in a row: {_message(cause)}"
+    )
 
 
 def _receive(url: str, download: Download, part: Path, before: int) -> None:
@@ -111,33 +112,33 @@ def _receive(url: str, download: Download, part: Path, before: int) -> None:
     """
     headers = AGENT | ({"Range": f"bytes={before}-"} if before else {})
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-        goes_on = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(
+    with urllib.request.urlopen(request, timeout=RESPONSE_SECONDS) as response:
+        is_resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(
             f"bytes {before}-"
         )
         if not before:
-            say("source", url=url, reached=True)
-        before = before if goes_on else 0
+            emit("source", url=url, reached=True)
+        before = before if is_resumed else 0
         meter = Meter(f"downloading {download.name}", download.size, before)
-        with part.open("r+b" if goes_on else "wb") as file:
+        with part.open("r+b" if is_resumed else "wb") as file:
             file.seek(before)
-            for block in _blocks(answer):
+            for block in _blocks(response):
                 file.write(block)
                 meter.add(len(block), mb_per_s=round(meter.rate() / 1e6, 1))
                 if meter.done > download.size + BLOCK:  # a different file, perhaps endless
                     break
             file.truncate()
-        announced = answer.length  # the bytes still missing
+        announced = response.length  # the bytes still missing
     if announced:
-        raise ConnectionError(f"the connection was cut with {announced} bytes to come")
+        raise ConnectionError(f"the connection was closed with {announced} bytes missing")
 
 
-def _blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    while block := answer.read1(BLOCK):
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while block := response.read1(BLOCK):
         yield block
 
 
-def _is_right(path: Path, download: Download) -> bool:
+def _is_valid(path: Path, download: Download) -> bool:
     return path.stat().st_size == download.size and _digest(path, download.algorithm) == download.checksum
 
 
@@ -146,14 +147,14 @@ def _digest(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def _answered(error: Exception) -> bool:
-    """Return True if the server answered at all."""
+def _has_responded(error: Exception) -> bool:
+    """Return True if the server responded at all."""
     return isinstance(error, urllib.error.HTTPError | http.client.HTTPException | ConnectionResetError) or (
         isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
     )
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     error = reason if isinstance(reason, OSError) else error
     return str(getattr(error, "strerror", None) or error) or type(error).__name__

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from say import Meter
+from events import Meter
 from sources import CIFAR10_CLASSES, DIGITS
-from synthetic import Looks, digits, digits_file, labels, pictures, read_digits
+from synthetic import Appearance, digits, digits_file, labels, pictures, read_digits
 
 SAMPLE = 24
 SYNTHETIC_CLASSES = 200
@@ -62,7 +62,7 @@ class Format:
 
 
 def write_digits(folder: Path, train: int, test: int, seed: int) -> None:
-    """Copy scikit-learn's file: these digits are real, and part of the package."""
+    """Copy scikit-learn's file, which contains real digits."""
     shutil.copyfile(digits_file(), folder / "digits.csv.gz")
 
 
@@ -81,7 +81,7 @@ def read_digits_folder(folder: Path) -> Contents:
 def write_mnist(folder: Path, train: int, test: int, seed: int) -> None:
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    meter = Meter("drawing synthetic images", train + test)
+    meter = Meter("generating synthetic images", train + test)
     for part, count in (("train", train), ("t10k", test)):
         rng = np.random.default_rng([seed, count, part == "t10k"])
         classes_of, images = labels(count, 10, rng), []
@@ -119,14 +119,14 @@ def read_idx(path: Path) -> np.ndarray:
 def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
     batches = folder / "cifar-10-batches-py"
     batches.mkdir(parents=True)
-    looks = Looks(10, group=2, seed=0)
+    appearance = Appearance(10, group=2, seed=0)
     counts = [len(part) for part in np.array_split(np.arange(train), 5)]
     names = [f"data_batch_{number}" for number in range(1, 6)]
-    meter = Meter("drawing synthetic images", train + test)
+    meter = Meter("generating synthetic images", train + test)
     for index, (name, count) in enumerate([*zip(names, counts, strict=True), ("test_batch", test)]):
         rng = np.random.default_rng([seed, index])
         classes_of = labels(count, 10, rng)
-        flat = pictures(classes_of, looks, 32, rng).transpose(0, 3, 1, 2).reshape(count, -1)
+        flat = pictures(classes_of, appearance, 32, rng).transpose(0, 3, 1, 2).reshape(count, -1)
         title = f"stand-in {name}".encode()
         files = [f"{CIFAR10_CLASSES[label]}_s_{i:06d}.png".encode() for i, label in enumerate(classes_of)]
         _write_pickle(
@@ -158,7 +158,7 @@ def read_cifar10_batch(path: Path) -> dict[bytes, Any]:
         return pickle.load(file, encoding="bytes")  # its checksum was verified, or it was generated here
 
 
-class _OfPython2(pickle._Pickler):
+class _Python2Pickler(pickle._Pickler):
     """Pickle bytes as Python 2 pickled strings, as in the real files, so that they load as bytes or text."""
 
     write: Callable[[bytes], object]
@@ -173,7 +173,7 @@ class _OfPython2(pickle._Pickler):
 
 def _write_pickle(path: Path, content: dict[bytes, object]) -> None:
     with path.open("wb") as file:
-        _OfPython2(file, protocol=2).dump(content)
+        _Python2Pickler(file, protocol=2).dump(content)
 
 
 # tiny-imagenet-200 ------------------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
     from PIL import Image
 
     root = folder / "tiny-imagenet-200"
-    looks = Looks(SYNTHETIC_CLASSES, group=5, seed=0)
+    appearance = Appearance(SYNTHETIC_CLASSES, group=5, seed=0)
     ids = [f"n9{number:07d}" for number in range(SYNTHETIC_CLASSES)]
     per_class, each_test = max(1, train // SYNTHETIC_CLASSES), max(1, test // SYNTHETIC_CLASSES)
-    meter = Meter("drawing synthetic images", (per_class + each_test) * SYNTHETIC_CLASSES)
+    meter = Meter("generating synthetic images", (per_class + each_test) * SYNTHETIC_CLASSES)
     annotations = []
     for number, wnid in enumerate(ids):
         rng = np.random.default_rng([seed, number])
-        drawn = pictures(np.full(per_class + each_test, number), looks, 64, rng)
+        drawn = pictures(np.full(per_class + each_test, number), appearance, 64, rng)
         for part, images in (("train", drawn[:per_class]), ("val", drawn[per_class:])):
             place = root / part / wnid / "images"
             place.mkdir(parents=True)
@@ -210,7 +210,7 @@ def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
 def tidy_tiny_imagenet(folder: Path) -> None:
     """Sort the validation images into a folder for each class, the layout that `ImageFolder` reads.
 
-    They come in one folder, with a table of their labels; the table stays.
+    They come in one folder with a table of their labels, which is kept.
     """
     val = folder / "tiny-imagenet-200" / "val"
     for line in (val / "val_annotations.txt").read_text().splitlines():

@@ -14,31 +14,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from say import Trouble, say
+from events import PreparationError, emit
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 
 
 @contextlib.contextmanager
-def only_one(path: Path, *, patience: float) -> Iterator[None]:
+def exclusive_lock(path: Path, *, timeout: float) -> Iterator[None]:
     """Hold the lock during the body; wait for the current holder.
 
     Raises:
-        Trouble: The lock was not available within ``patience`` seconds.
+        PreparationError: The lock was not available within ``timeout`` seconds.
     """
     with path.open("a") as file:
-        deadline, reported = time.monotonic() + patience, False
-        while not _take(file):
+        deadline, reported = time.monotonic() + timeout, False
+        while not _try_lock(file):
             if time.monotonic() > deadline:
-                raise Trouble(f"another one has been preparing this dataset for {patience:.0f} s")
+                raise PreparationError(f"another process has been preparing this dataset for {timeout:.0f} s")
             if not reported:
                 reported = True
-                say("progress", doing="waiting: another one is preparing this dataset", percent=None)
-            time.sleep(LOOK_SECONDS)
+                emit("progress", doing="waiting: another process is preparing this dataset", percent=None)
+            time.sleep(POLL_SECONDS)
         yield
 
 
-def _take(file: TextIO) -> bool:
+def _try_lock(file: TextIO) -> bool:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -28,16 +28,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from events import PreparationError, emit, is_disk_full
 from fetch import fetch
 from formats import FORMATS, describe
-from lock import only_one
+from lock import exclusive_lock
 from records import write_records
-from say import Trouble, full, say
 from sources import SOURCES
 from unpack import unpack
 
 MIRROR = "TRAINYARD_DATASET_MIRROR"
-PATIENCE_SECONDS = 3600
+LOCK_SECONDS = 3600
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
@@ -46,9 +46,9 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("name", choices=sorted(FORMATS))
     parser.add_argument("--root", type=Path, default=Path("data"), help="the volume")
     parser.add_argument("--source", choices=["auto", "real", "synthetic"], default="auto")
-    parser.add_argument("--limit", type=int, help="draw so many images for training, if they are drawn")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
-    parser.add_argument("--records", action="store_true", help="also as records that are read by range")
+    parser.add_argument("--limit", type=int, help="number of training images, if they are synthetic")
+    parser.add_argument("--seed", type=int, default=0, help="of synthetic images")
+    parser.add_argument("--records", action="store_true", help="also write records for range reads")
     return parser.parse_args(argv)
 
 
@@ -56,10 +56,10 @@ def prepare(settings: argparse.Namespace) -> dict[str, Any]:
     """Prepare the dataset and return the content of ``dataset.json``."""
     place, work = settings.root / settings.name, settings.root / ".trainyard" / settings.name
     work.mkdir(parents=True, exist_ok=True)
-    with only_one(work / "lock", patience=PATIENCE_SECONDS):
+    with exclusive_lock(work / "lock", timeout=LOCK_SECONDS):
         existing = read(place)
         if existing is not None and suits(existing, settings):
-            say("progress", doing="it is there already", percent=100.0)
+            emit("progress", doing="it exists already", percent=100.0)
             return with_records(place, existing, settings)
         for left in work.glob("made-*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
@@ -107,11 +107,11 @@ def fill(folder: Path, work: Path, settings: argparse.Namespace) -> dict[str, An
     if settings.name in SOURCES and not synthetic:
         try:
             source = fetch_all(folder, work, settings)
-        except Trouble as trouble:
-            if not trouble.unreachable or settings.source == "real":
+        except PreparationError as error:
+            if not error.unreachable or settings.source == "real":
                 raise
             synthetic = True
-            say("synthetic", why=str(trouble), note="STAND-IN DATA: the real images could not be fetched")
+            emit("synthetic", why=str(error), note="STAND-IN DATA: the real images could not be downloaded")
     layout = FORMATS[settings.name]
     if synthetic or settings.name not in SOURCES:
         train = min(settings.limit or layout.train, layout.train)
@@ -135,16 +135,16 @@ def fetch_all(folder: Path, work: Path, settings: argparse.Namespace) -> str:
     source = SOURCES[settings.name]
     free = shutil.disk_usage(work).free
     if free < source.room:
-        raise Trouble(
-            f"the volume is full: {settings.name} takes {source.room / 1e6:.0f} MB, "
+        raise PreparationError(
+            f"the volume is full: {settings.name} needs {source.room / 1e6:.0f} MB, "
             f"{free / 1e6:.0f} MB are free"
         )
     mirrors = [mirror for mirror in (os.environ.get(MIRROR), *source.mirrors) if mirror]
     for download in source.downloads:
         archive, url = fetch(download, mirrors, work)
-        mirrors.sort(key=lambda mirror: not url.startswith(mirror))  # the other mirrors did not answer
+        mirrors.sort(key=lambda mirror: not url.startswith(mirror))  # prefer the mirror that responded
         into = folder / "MNIST" / "raw" if settings.name == "mnist" else folder
-        say("progress", doing=f"unpacking {download.name}", percent=None)
+        emit("progress", doing=f"unpacking {download.name}", percent=None)
         unpack(archive, into)
         archive.unlink()
     return url.rsplit("/", 1)[0]
@@ -161,22 +161,24 @@ def replace(place: Path, folder: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Prepare the dataset and report the result."""
     began, settings = time.monotonic(), parse_settings(argv)
-    say("start", dataset=settings.name, folder=str(settings.root / settings.name))
+    emit("start", dataset=settings.name, folder=str(settings.root / settings.name))
     try:
         description = prepare(settings)
-    except Trouble as trouble:
-        message = str(trouble)
+    except PreparationError as error:
+        message = str(error)
     except OSError as error:
         message = (
-            f"the volume is full: {error.strerror}" if full(error) else f"the volume cannot be used: {error}"
+            f"the volume is full: {error.strerror}"
+            if is_disk_full(error)
+            else f"the volume cannot be used: {error}"
         )
     else:
-        say("end", seconds=round(time.monotonic() - began, 2), **description)
+        emit("end", seconds=round(time.monotonic() - began, 2), **description)
         return
     if message.startswith("the volume is full"):
         for part in (settings.root / ".trainyard" / settings.name).glob("*.part"):
             part.unlink(missing_ok=True)
-    say("error", message=message)
+    emit("error", message=message)
     raise SystemExit(f"{settings.name} was not prepared: {message}")
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from events import PreparationError, emit
 from formats import read_cifar10_batch, read_idx
-from say import Trouble, say
 from synthetic import read_digits
 
 FOLDER = "records"
@@ -29,16 +29,16 @@ def write_records(place: Path, description: dict[str, Any]) -> dict[str, Any]:
     The folder appears in one step; ``dataset.json`` is updated afterwards.
 
     Raises:
-        Trouble: The dataset has images of different sizes.
+        PreparationError: The dataset has images of different sizes.
         OSError: The volume is full or not writable.
     """
     read = READERS.get(description["name"])
     if read is None:
         known = ", ".join(READERS)
-        raise Trouble(
-            f"{description['name']} cannot be converted to records, which all have one size; {known} can"
+        raise PreparationError(
+            f"{description['name']} cannot be converted to records, which have a fixed size; {known} can"
         )
-    say("progress", doing="writing the records", percent=None)
+    emit("progress", doing="writing the records", percent=None)
     for left in place.glob(".records-*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".records-", dir=place))

@@ -6,8 +6,8 @@ distribution of the shape, the colours and the waves. Classes come in groups: th
 as cats and dogs do, and differ only in the direction of their waves. Position, size, angle, colours, light
 and noise are random for every image.
 
-Handwritten digits are those of scikit-learn, distorted and shifted; test images are made from other digits
-than training images. This module does not write files.
+Handwritten digits are those of scikit-learn, distorted and shifted; training and test images are made from
+different digits. This module does not write files.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def digits_file() -> Path:
-    """Return the path of scikit-learn's digits file, which lies beside this one."""
+    """Return the path of scikit-learn's digits file, beside this one."""
     return Path(__file__).with_name("digits.csv.gz")
 
 
@@ -47,11 +47,11 @@ def digits(which: np.ndarray, rng: np.random.Generator, *, test: bool) -> np.nda
     for digit in range(10):
         wanted = which == digit
         chosen[wanted] = rng.choice(np.flatnonzero(truth == digit), wanted.sum())
-    parts = [_bent(images[chosen[start : start + CHUNK]], rng) for start in range(0, len(which), CHUNK)]
+    parts = [_distort(images[chosen[start : start + CHUNK]], rng) for start in range(0, len(which), CHUNK)]
     return np.concatenate(parts)
 
 
-def _bent(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _distort(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     count, side, wide = len(images), images.shape[1], 28
     angle, shear = rng.normal(0, 0.17, count), rng.normal(0, 0.15, count)
     scale = 2.35 * np.exp(rng.normal(0, 0.10, count))
@@ -77,7 +77,7 @@ def _bent(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (np.clip(value, 0, 1) * 255).astype(np.uint8)
 
 
-class Looks:
+class Appearance:
     """The appearance of the classes.
 
     Args:
@@ -105,13 +105,15 @@ def _spread(low: float, high: float, count: int, rng: np.random.Generator) -> np
     return rng.permutation(low + (high - low) * (np.arange(count) + 0.5) / count)
 
 
-def pictures(which: np.ndarray, looks: Looks, side: int, rng: np.random.Generator) -> np.ndarray:
+def pictures(which: np.ndarray, appearance: Appearance, side: int, rng: np.random.Generator) -> np.ndarray:
     """Generate an image for each label: (images, side, side, 3) of uint8."""
-    parts = [_drawn(which[start : start + CHUNK], looks, side, rng) for start in range(0, len(which), CHUNK)]
+    parts = [
+        _draw(which[start : start + CHUNK], appearance, side, rng) for start in range(0, len(which), CHUNK)
+    ]
     return np.concatenate(parts)
 
 
-def _drawn(which: np.ndarray, looks: Looks, side: int, rng: np.random.Generator) -> np.ndarray:
+def _draw(which: np.ndarray, appearance: Appearance, side: int, rng: np.random.Generator) -> np.ndarray:
     count = len(which)
 
     def normal(mean: np.ndarray | float, deviation: float) -> np.ndarray:
@@ -124,19 +126,26 @@ def _drawn(which: np.ndarray, looks: Looks, side: int, rng: np.random.Generator)
     x, y = axis[None, None, :] - uniform(-0.35, 0.35), axis[None, :, None] - uniform(-0.35, 0.35)
     tilt = normal(0.0, 0.35)
     u, v = np.cos(tilt) * x + np.sin(tilt) * y, np.cos(tilt) * y - np.sin(tilt) * x
-    size, aspect = normal(looks.size[which], 0.08).clip(0.35, 0.9), normal(np.sqrt(looks.aspect[which]), 0.06)
-    power = normal(looks.corners[which], 0.12).clip(0.5)
+    size, aspect = (
+        normal(appearance.size[which], 0.08).clip(0.35, 0.9),
+        normal(np.sqrt(appearance.aspect[which]), 0.06),
+    )
+    power = normal(appearance.corners[which], 0.12).clip(0.5)
     distance = (
         (np.abs(u / (size * aspect)) + 1e-3) ** power + (np.abs(v * aspect / size) + 1e-3) ** power
     ) ** (1 / power)
     shape = _edge(1 - distance, side) * _edge(
-        distance - looks.hole[which].astype(np.float32)[:, None, None], side
+        distance - appearance.hole[which].astype(np.float32)[:, None, None], side
     )
     inside = _waves(
-        x, y, normal(looks.angle[which], GROUP_SPREAD["angle"]), normal(looks.waves[which], 0.8), uniform
+        x,
+        y,
+        normal(appearance.angle[which], GROUP_SPREAD["angle"]),
+        normal(appearance.waves[which], 0.8),
+        uniform,
     )
     outside = _waves(x, y, uniform(0, np.pi), uniform(3, 14), uniform)
-    paint = _colour(normal(looks.hue[which], 0.09), uniform(0.45, 0.9), uniform(0.5, 0.95))
+    paint = _colour(normal(appearance.hue[which], 0.09), uniform(0.45, 0.9), uniform(0.5, 0.95))
     ground = _colour(uniform(0, 1), uniform(0.1, 0.6), uniform(0.25, 0.85))
     shape = (shape * uniform(0.6, 1.0))[..., None]
     picture = shape * paint * (0.5 + 0.5 * inside[..., None])

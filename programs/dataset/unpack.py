@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from say import Meter, Trouble
+from events import Meter, PreparationError
 
 if sys.version_info >= (3, 11, 4):
     import tarfile
@@ -22,7 +22,7 @@ def unpack(archive: Path, into: Path) -> None:
     """Unpack a ``.tar.gz``, a ``.zip``, or a single gzip file.
 
     Raises:
-        Trouble: The archive is damaged, or has a member with a path outside the folder.
+        PreparationError: The archive is damaged, or has a member with a path outside the folder.
         OSError: The volume is full or not writable.
     """
     into.mkdir(parents=True, exist_ok=True)
@@ -36,9 +36,9 @@ def unpack(archive: Path, into: Path) -> None:
             with gzip.open(archive) as packed, (into / archive.stem).open("wb") as file:
                 shutil.copyfileobj(packed, file, BLOCK)
     except tarfile.FilterError as error:
-        raise Trouble(f"{archive.name} was not unpacked: {error}") from error
+        raise PreparationError(f"{archive.name} was not unpacked: {error}") from error
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise Trouble(f"{archive.name} is damaged: {error}") from error
+        raise PreparationError(f"{archive.name} is damaged: {error}") from error
 
 
 def _unzip(archive: Path, into: Path) -> None:
@@ -46,9 +46,11 @@ def _unzip(archive: Path, into: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         members = packed.infolist()
         for member in members:
-            place = (root / member.filename).resolve()
-            if not place.is_relative_to(root) or stat.S_ISLNK(member.external_attr >> 16):
-                raise Trouble(f"{archive.name} was not unpacked: {member.filename!r} would lie elsewhere")
+            path = (root / member.filename).resolve()
+            if not path.is_relative_to(root) or stat.S_ISLNK(member.external_attr >> 16):
+                raise PreparationError(
+                    f"{archive.name} was not unpacked: {member.filename!r} would be outside the folder"
+                )
         meter = Meter(f"unpacking {archive.name}", len(members))
         for member in members:
             packed.extract(member, root)

@@ -4,15 +4,15 @@
 # ///
 """The controller of ElasticJobs: pods and Services for the workers, their rendezvous, and the job's status.
 
-It runs in a pod, from a ConfigMap, by ``kopf run``; so it imports nothing of the kit. At each change of a job
-or of one of its pods, and when one of its times is due, the job is looked at as a whole, and what is missing
-or too much is made or deleted: it does not matter which change was seen, or whether one was missed.
+It runs in a pod from a ConfigMap with ``kopf run``, so it imports nothing of the kit. At each change of a job
+or one of its pods, and when a deadline passes, it reconciles the whole job: missing objects are created and
+surplus ones deleted, whichever change was seen or missed.
 
-A worker that somebody else ended (preempted, evicted, deleted, its node gone) is made again, as often as it
-takes, and waits where there is no room; one that a signal ended is made again until ``backoffLimit``; one
-that failed by itself fails the job. What the workers say to each other is not here: ``trainers/elastic.py``.
+A disrupted worker (preempted, evicted, deleted, or on a lost node) is always recreated, and stays pending
+while there is no room; one that was killed by a signal is recreated until ``backoffLimit``; an error of the
+program fails the job. The communication between workers is in ``trainers/elastic.py``.
 
-They meet at the etcd that the job names, or at one of its own: torch's rendezvous knows no password.
+Workers meet at the etcd that the job names, or at its own, as torch's rendezvous supports no passwords.
 """
 
 import logging
@@ -34,14 +34,14 @@ import yaml
 GROUP, VERSION, PLURAL = "elastic.pytorch.org", "v1alpha1", "elasticjobs"
 CONTAINER = "elasticjob-worker"
 INDEX, JOB = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-name"
-RENDEZVOUS = f"{GROUP}/rendezvous-of"  # of the etcd's pod
+RENDEZVOUS = f"{GROUP}/rendezvous-of"  # label of the etcd's pod
 ETCD, ETCD_PORT = Path(__file__).with_name("etcd.yaml"), 2379
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS, CONNECTIONS = 30, 16
-RETRYABLE = 128  # exit codes from here on are signals: the pod was ended, and did not end itself
-AGAIN_SECONDS = 5
-MAX_AT_ONCE = 100  # workers that are made before the next look, which the first of them causes
-OVERDUE_SECONDS = 5  # after its grace period: the node of a pod that is still there does not answer
+RETRYABLE = 128  # exit codes from here on mean that a signal ended the process
+RETRY_SECONDS = 5
+MAX_AT_ONCE = 100  # workers created in one reconciliation; the first of them triggers the next
+OVERDUE_SECONDS = 5  # after its grace period a remaining pod is on an unreachable node
 ENDS = ("Succeeded", "Failed")
 
 locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
@@ -49,14 +49,14 @@ alarms: dict[tuple[str, str], threading.Timer] = {}
 
 
 class RequestRejected(urllib3.exceptions.HTTPError):
-    """The API server says no, and why."""
+    """The API server rejects a request; the message is its reason."""
 
 
 @kopf.on.startup()
 def configure(settings: kopf.OperatorSettings, **_: object) -> None:
-    """Keep kopf from writing Events of its own: the job's conditions say what there is to say."""
+    """Disable kopf's own Events, as the job has conditions."""
     settings.posting.enabled = False
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # a line for each probe
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # it logs every probe
 
 
 @kopf.on.login()
@@ -67,46 +67,46 @@ def login(settings: kopf.OperatorSettings, **_: object) -> kopf.ConnectionInfo |
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
 def job_changed(namespace: str | None, name: str, **_: object) -> None:
-    """Look at a job that was made or changed."""
-    look(namespace, name)
+    """Reconcile a job that was created or changed."""
+    reconcile_or_retry(namespace, name)
 
 
 @kopf.on.event("v1", "pods", labels={JOB: kopf.PRESENT, "group-name": GROUP})
 def pod_changed(namespace: str | None, labels: kopf.Labels, **_: object) -> None:
-    """Look at the job of a pod that changed."""
-    look(namespace, labels[JOB])
+    """Reconcile the job of a changed pod."""
+    reconcile_or_retry(namespace, labels[JOB])
 
 
 @kopf.on.event("v1", "pods", labels={RENDEZVOUS: kopf.PRESENT})
 def etcd_changed(namespace: str | None, labels: kopf.Labels, **_: object) -> None:
-    """Look at the job of an etcd that changed."""
-    look(namespace, labels[RENDEZVOUS])
+    """Reconcile the job of a changed etcd."""
+    reconcile_or_retry(namespace, labels[RENDEZVOUS])
 
 
-def look(namespace: str | None, name: str) -> None:
-    """Reconcile, and once more a little later if the API server did not let us."""
-    assert namespace, "kopf passes none for objects of the cluster alone"
+def reconcile_or_retry(namespace: str | None, name: str) -> None:
+    """Reconcile a job, and again later if a request fails."""
+    assert namespace, "it is None only for cluster-scoped objects"
     try:
         reconcile(namespace, name)
     except urllib3.exceptions.HTTPError as error:
         logging.getLogger(__name__).warning("%s/%s: %s", namespace, name, error)
-        wake(namespace, name, AGAIN_SECONDS)
+        schedule(namespace, name, RETRY_SECONDS)
 
 
 def reconcile(namespace: str, name: str) -> None:
-    """Bring a job's pods to what it asks for, and its status to what they are."""
+    """Reconcile a job's pods with its spec, and its status with the pods."""
     with locks[namespace, name]:
         path = api_path(f"{GROUP}/{VERSION}", namespace, PLURAL, name)
         job = request("GET", path) if name else None
         if job is None or job["metadata"].get("deletionTimestamp"):
-            return  # Kubernetes deletes what it owns
+            return  # the garbage collector deletes its objects
         selector = {"labelSelector": f"{JOB}={name},group-name={GROUP}"}
-        answer = request("GET", api_path("v1", namespace, "pods"), params=selector)
-        assert answer, "a list may be empty, and is never missing"
-        pods = answer["items"]
+        pod_list = request("GET", api_path("v1", namespace, "pods"), params=selector)
+        assert pod_list, "a list always exists"
+        pods = pod_list["items"]
         now = datetime.now(UTC)
         status = status_of(job, pods, now=now)
-        if status != job.get("status"):  # before anything is deleted: what was counted is not seen again
+        if status != job.get("status"):  # before pods are deleted, as they are counted only once
             request("PATCH", f"{path}/status", body={"status": status})
         job["status"] = status
         if not finished(job):
@@ -115,63 +115,63 @@ def reconcile(namespace: str, name: str) -> None:
             request("DELETE", path, params={"propagationPolicy": "Background"})
             return
         else:
-            clean(job, pods)
-        wake(namespace, name, next_look(job, pods, now))
+            clean_up(job, pods)
+        schedule(namespace, name, next_due(job, pods, now))
 
 
-def wake(namespace: str, name: str, seconds: float | None) -> None:
-    """Look at the job again after so many seconds: no event tells that a time is over."""
+def schedule(namespace: str, name: str, seconds: float | None) -> None:
+    """Reconcile the job again after some seconds, as no event reports a passed deadline."""
     if old := alarms.pop((namespace, name), None):
         old.cancel()
     if seconds is not None:
-        alarm = threading.Timer(max(0.5, seconds), look, (namespace, name))
+        alarm = threading.Timer(max(0.5, seconds), reconcile_or_retry, (namespace, name))
         alarm.daemon = True
         alarms[namespace, name] = alarm
         alarm.start()
 
 
-def next_look(job: dict[str, Any], pods: Iterable[dict[str, Any]], now: datetime) -> float | None:
-    """Return in how many seconds something of the job may be due, or None."""
-    ends = [] if finished(job) else [end for pod in pods if (end := leaving(pod))]
+def next_due(job: dict[str, Any], pods: Iterable[dict[str, Any]], now: datetime) -> float | None:
+    """Return the seconds until the job's next deadline, or None."""
+    ends = [] if finished(job) else [end for pod in pods if (end := deletion_time(pod))]
     due = [(end - now).total_seconds() + OVERDUE_SECONDS for end in ends]
     left = remaining(job, now)
     return min([*due, *([] if left is None else [left])], default=None)
 
 
 def remaining(job: dict[str, Any], now: datetime) -> float | None:
-    """Return how many seconds the job may still run, or after its end be there; None for ever."""
+    """Return the seconds until the job's deadline or, after its end, its deletion; None if unlimited."""
     ended = finished(job)
     allowed = job["spec"].get("ttlSecondsAfterFinished" if ended else "activeDeadlineSeconds")
     since = job["status"].get("completionTime" if ended else "startTime")
-    return None if allowed is None or since is None else allowed - (now - moment(since)).total_seconds()
+    return None if allowed is None or since is None else allowed - (now - parse_time(since)).total_seconds()
 
 
 def adjust(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
-    """Make the workers that are missing; delete those that are too many or were ended by somebody."""
+    """Create missing workers; delete surplus, disrupted and killed ones."""
     namespace, replicas = job["metadata"]["namespace"], worker_of(job).get("replicas", 1)
-    there, now = set(), datetime.now(UTC)
+    existing, now = set(), datetime.now(UTC)
     for pod in pods:
-        index, end = int(pod["metadata"]["labels"][INDEX]), leaving(pod)
+        index, end = int(pod["metadata"]["labels"][INDEX]), deletion_time(pod)
         overdue = end and (now - end).total_seconds() > OVERDUE_SECONDS
         if overdue or (not end and (index >= replicas or lost(job, pod))):
             delete(namespace, pod["metadata"]["name"], at_once=bool(overdue), with_service=index >= replicas)
-        there.add(index)  # its name is taken until it is gone, which is another event
+        existing.add(index)  # its name is in use until it is deleted, which triggers another event
     if any(done(pod) for pod in pods):
-        return  # the training has ended: a new worker would begin it again
-    missing = list(islice((index for index in range(replicas) if index not in there), MAX_AT_ONCE))
+        return  # training has ended: a new worker would start again
+    missing = list(islice((index for index in range(replicas) if index not in existing), MAX_AT_ONCE))
     if missing and not etcd_ready(job, now):
-        return  # its next change is another event
+        return  # its next change triggers another event
     for index in missing:
         try:
             request("POST", api_path("v1", namespace, "services"), body=service(job, index))
             request("POST", api_path("v1", namespace, "pods"), body=worker_pod(job, index))
         except RequestRejected as error:  # a quota, an unknown field, no such PriorityClass
-            warn(job, str(error))
+            emit_warning(job, str(error))
             raise
 
 
 def etcd_ready(job: dict[str, Any], now: datetime) -> bool:
-    """Return whether workers can meet; make the job's own etcd where it names none, or has lost it."""
+    """Return whether etcd is ready; create the job's own etcd if it is missing."""
     if not has_own_etcd(job):
         return True
     namespace, name = job["metadata"]["namespace"], etcd_name(job)
@@ -180,17 +180,17 @@ def etcd_ready(job: dict[str, Any], now: datetime) -> bool:
         for item in etcd(job):
             request("POST", api_path("v1", namespace, item["kind"].lower() + "s"), body=item)
         return False
-    end = leaving(pod)
+    end = deletion_time(pod)
     if phase_of(pod) in ENDS or (end and (now - end).total_seconds() > OVERDUE_SECONDS):
         delete(namespace, name, at_once=True, with_service=False)
     conditions = pod.get("status", {}).get("conditions") or []
     return end is None and ("Ready", "True") in {(item["type"], item["status"]) for item in conditions}
 
 
-def clean(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
-    """Delete the pods of a job that is over, as its policy says: those that run, all, or none.
+def clean_up(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
+    """Delete the pods of a finished job according to its policy: running ones, all, or none.
 
-    Those that wait go in any case: they would begin when there is room.
+    Pending pods are always deleted, as they would start later.
     """
     if has_own_etcd(job):
         delete(job["metadata"]["namespace"], etcd_name(job))
@@ -202,16 +202,16 @@ def clean(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
 
 
 def delete(namespace: str, name: str, *, at_once: bool = False, with_service: bool = True) -> None:
-    """Delete a worker, and its Service, which has the same name."""
+    """Delete a worker and the Service of the same name."""
     params = {"gracePeriodSeconds": 0} if at_once else None
     request("DELETE", api_path("v1", namespace, "pods", name), params=params)
     if with_service:
         request("DELETE", api_path("v1", namespace, "services", name))
 
 
-def warn(job: dict[str, Any], message: str) -> None:
-    """Say, by an Event about the job, why a worker cannot be made."""
-    meta, now = job["metadata"], stamp(datetime.now(UTC))
+def emit_warning(job: dict[str, Any], message: str) -> None:
+    """Create an Event about the job: a worker cannot be created."""
+    meta, now = job["metadata"], format_time(datetime.now(UTC))
     about = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ElasticJob", "namespace": meta["namespace"]}
     event = {
         "metadata": {"generateName": f"{meta['name']}-", "namespace": meta["namespace"]},
@@ -227,16 +227,16 @@ def warn(job: dict[str, Any], message: str) -> None:
     request("POST", api_path("v1", meta["namespace"], "events"), body=event)
 
 
-# What is made of a job
+# Objects of a job
 
 
 def worker_of(job: dict[str, Any]) -> dict[str, Any]:
-    """Return what the job says of its workers."""
+    """Return the job's worker spec."""
     return job["spec"]["replicaSpecs"]["Worker"]
 
 
 def owned(job: dict[str, Any], name: str, labels: dict[str, str]) -> dict[str, Any]:
-    """Return the metadata of what is made for a job."""
+    """Return the metadata of an object of a job."""
     meta = job["metadata"]
     owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ElasticJob", "name": meta["name"]}
     owner |= {"uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}
@@ -244,14 +244,14 @@ def owned(job: dict[str, Any], name: str, labels: dict[str, str]) -> dict[str, A
 
 
 def of_worker(job: dict[str, Any], index: int) -> dict[str, Any]:
-    """Return the metadata of what is made for a worker."""
+    """Return the metadata of an object of a worker."""
     name = job["metadata"]["name"]
     labels = {"group-name": GROUP, JOB: name, INDEX: str(index)}
     return owned(job, f"{name}-worker-{index}", labels)
 
 
 def has_own_etcd(job: dict[str, Any]) -> bool:
-    """Return whether the job's etcd is made for it: it names none, or a Service that does not exist."""
+    """Return whether the job has its own etcd: it names none, or a Service that does not exist."""
     endpoint = job["spec"].get("rdzvEndpoint") or ""
     if not endpoint or "." in endpoint:
         return not endpoint
@@ -263,7 +263,7 @@ def has_own_etcd(job: dict[str, Any]) -> bool:
 
 
 def etcd_name(job: dict[str, Any]) -> str:
-    """Return the name of the job's own etcd, and of its Service."""
+    """Return the name of the job's own etcd and its Service."""
     return (job["spec"].get("rdzvEndpoint") or f"{job['metadata']['name']}-etcd").partition(":")[0]
 
 
@@ -279,7 +279,7 @@ def etcd(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def service(job: dict[str, Any], index: int) -> dict[str, Any]:
-    """Return the headless Service by which the others find a worker: its hostname is a name in DNS."""
+    """Return the headless Service that gives a worker's hostname a DNS name."""
     meta = of_worker(job, index)
     ports = [{"name": "elasticjob-port", "port": 10291}]
     spec = {"clusterIP": "None", "selector": meta["labels"], "publishNotReadyAddresses": True, "ports": ports}
@@ -301,24 +301,24 @@ def worker_pod(job: dict[str, Any], index: int) -> dict[str, Any]:
     policy = worker_of(job).get("restartPolicy", "ExitCode")
     spec = template["spec"] | {
         "containers": containers,
-        "restartPolicy": "Never" if policy == "ExitCode" else policy,  # a new pod, not the same again
+        "restartPolicy": "Never" if policy == "ExitCode" else policy,  # it is replaced, not restarted
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def rendezvous(job: dict[str, Any]) -> list[str]:
-    """Return torchrun's flags. The id is of this job alone: etcd remembers those of earlier ones."""
+    """Return torchrun's flags; the id is unique, as etcd remembers earlier jobs."""
     spec, meta, replicas = job["spec"], job["metadata"], worker_of(job).get("replicas", 1)
-    fewest, most = spec.get("minReplicas") or replicas, spec.get("maxReplicas") or replicas
+    minimum, maximum = spec.get("minReplicas") or replicas, spec.get("maxReplicas") or replicas
     return [
         "--rdzv_backend=etcd",
         f"--rdzv_endpoint={spec.get('rdzvEndpoint') or f'{etcd_name(job)}:{ETCD_PORT}'}",
         f"--rdzv_id={meta['name']}-{meta['uid'][:8]}",
-        f"--nnodes={fewest}:{most}",
+        f"--nnodes={minimum}:{maximum}",
     ]
 
 
-# What a job is doing
+# State of a job
 
 
 def phase_of(pod: dict[str, Any]) -> str:
@@ -326,28 +326,28 @@ def phase_of(pod: dict[str, Any]) -> str:
     return (pod.get("status") or {}).get("phase", "Pending")
 
 
-def leaving(pod: dict[str, Any]) -> datetime | None:
-    """Return until when a pod that is being deleted may take, or None."""
+def deletion_time(pod: dict[str, Any]) -> datetime | None:
+    """Return the end of the grace period of a terminating pod, or None."""
     until = pod["metadata"].get("deletionTimestamp")
-    return moment(until) if until else None
+    return parse_time(until) if until else None
 
 
 def disrupted(pod: dict[str, Any]) -> bool:
-    """Return whether somebody else ended the pod: how its program then ended says nothing about the job."""
+    """Return whether the pod was disrupted, so that its exit code does not count for the job."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     marked = any(
         condition["type"] == "DisruptionTarget" and condition["status"] == "True" for condition in conditions
     )
-    return marked or leaving(pod) is not None
+    return marked or deletion_time(pod) is not None
 
 
 def done(pod: dict[str, Any]) -> bool:
-    """Return whether a worker has come to the end of the training."""
+    """Return whether a worker has completed the training."""
     return phase_of(pod) == "Succeeded" and not disrupted(pod)
 
 
 def killed(job: dict[str, Any], pod: dict[str, Any]) -> bool:
-    """Return whether a signal ended the pod, so that another one takes its place."""
+    """Return whether a signal ended the pod, so that it is replaced."""
     codes = exit_codes(pod)
     by_code = worker_of(job).get("restartPolicy", "ExitCode") == "ExitCode"
     retryable = not codes or (by_code and min(codes) >= RETRYABLE)
@@ -355,19 +355,19 @@ def killed(job: dict[str, Any], pod: dict[str, Any]) -> bool:
 
 
 def lost(job: dict[str, Any], pod: dict[str, Any]) -> bool:
-    """Return whether the pod has ended, and not because the training has."""
+    """Return whether the pod has ended before the end of the training."""
     return killed(job, pod) or (phase_of(pod) in ENDS and disrupted(pod))
 
 
 def exit_codes(pod: dict[str, Any]) -> list[int]:
-    """Return how the pod's containers failed."""
+    """Return the non-zero exit codes of the pod's containers."""
     states = [container.get("state", {}) for container in pod["status"].get("containerStatuses", [])]
     codes = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
     return [code for code in codes if code]
 
 
 def restarts_of(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> int:
-    """Return how often workers were begun again: pods replaced so far, and containers of those there are."""
+    """Return the number of restarts: replaced pods, and container restarts of existing pods."""
     before = (job.get("status") or {}).get("replaced", 0)
     return before + sum(
         container.get("restartCount", 0)
@@ -377,7 +377,7 @@ def restarts_of(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> int:
 
 
 def finished(job: dict[str, Any]) -> str:
-    """Return how the job ended, or an empty text: it ends once."""
+    """Return the job's final condition, or an empty string."""
     conditions = (job.get("status") or {}).get("conditions", [])
     return next(
         (
@@ -390,7 +390,7 @@ def finished(job: dict[str, Any]) -> str:
 
 
 def compute_phase(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> tuple[str, str]:
-    """Return Created, Running, Restarting, Succeeded or Failed, and why."""
+    """Return Created, Running, Restarting, Succeeded or Failed, and the reason."""
     pods, spec, status = list(pods), job["spec"], job.get("status") or {}
     for pod in pods:
         if phase_of(pod) == "Failed" and not lost(job, pod):
@@ -398,25 +398,29 @@ def compute_phase(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: d
             return "Failed", f"{pod['metadata']['name']} failed with exit code {codes}"
     running = sum(phase_of(pod) == "Running" for pod in pods)
     if any(map(done, pods)) and not running:
-        return "Succeeded", "the workers have come to the end of the training"
+        return "Succeeded", "the workers have completed the training"
     limit, restarts = spec.get("backoffLimit"), restarts_of(job, pods)
     if limit is not None and restarts > limit:
-        return "Failed", f"the backoff limit is reached: a signal ended workers more than {limit} times"
+        return "Failed", f"the backoff limit is exceeded: signals ended workers more than {limit} times"
     if "startTime" in status and (left := remaining(job | {"status": status}, now)) is not None and left <= 0:
-        return "Failed", f"it ran longer than its deadline of {spec['activeDeadlineSeconds']} s"
+        return "Failed", f"it exceeded its deadline of {spec['activeDeadlineSeconds']} s"
     replicas = worker_of(job).get("replicas", 1)
     if running:
-        return "Running", f"{running} of {replicas} workers run"
+        return "Running", f"{running} of {replicas} workers are running"
     ran = any(condition["type"] == "Running" for condition in status.get("conditions", []))
-    return ("Restarting", f"none of {replicas} workers runs") if ran else ("Created", "its workers are made")
+    return (
+        ("Restarting", f"none of {replicas} workers is running")
+        if ran
+        else ("Created", "its workers are being created")
+    )
 
 
 def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> dict[str, Any]:
-    """Return the job's status; a condition keeps the time at which it came."""
+    """Return the job's status; an unchanged condition keeps its transition time."""
     old, pods = job.get("status") or {}, list(pods)
     replaced = old.get("replaced", 0) + sum(killed(job, pod) and not finished(job) for pod in pods)
-    status = {"startTime": stamp(now)} | old | {"replaced": replaced}
-    staying = [phase_of(pod) for pod in pods if not leaving(pod)]
+    status = {"startTime": format_time(now)} | old | {"replaced": replaced}
+    staying = [phase_of(pod) for pod in pods if not deletion_time(pod)]
     status["replicaStatuses"] = {
         "Worker": {
             "active": sum(phase in ("Pending", "Running") for phase in staying),
@@ -425,12 +429,12 @@ def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datet
             "failed": staying.count("Failed"),
         }
     }
-    status["selector"] = f"{JOB}={job['metadata']['name']},group-name={GROUP}"  # what scale and HPA count by
+    status["selector"] = f"{JOB}={job['metadata']['name']},group-name={GROUP}"  # for the scale subresource
     if finished(job):
         return status
     phase, why = compute_phase(job | {"status": status}, pods, now=now)
     if phase in ENDS:
-        status["completionTime"] = stamp(now)
+        status["completionTime"] = format_time(now)
     conditions = [dict(condition) for condition in old.get("conditions", [])]
     for condition in conditions:
         if condition["type"] != "Created" and condition["type"] != phase:
@@ -445,19 +449,19 @@ def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datet
     )
     if same is None:
         conditions = [condition for condition in conditions if condition["type"] != phase]
-        same = {"type": phase, "status": "True", "lastTransitionTime": stamp(now)}
+        same = {"type": phase, "status": "True", "lastTransitionTime": format_time(now)}
         conditions.append(same)
     same |= {"reason": f"ElasticJob{phase}", "message": f"ElasticJob {job['metadata']['name']}: {why}"}
     return status | {"conditions": conditions}
 
 
-def moment(text: str) -> datetime:
-    """Return the time that Kubernetes has written."""
+def parse_time(text: str) -> datetime:
+    """Parse a time of Kubernetes."""
     return datetime.fromisoformat(text)
 
 
-def stamp(time: datetime) -> str:
-    """Return a time as Kubernetes writes it."""
+def format_time(time: datetime) -> str:
+    """Format a time for Kubernetes."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -465,7 +469,7 @@ def stamp(time: datetime) -> str:
 
 
 def api_path(api_version: str, namespace: str, plural: str, name: str | None = None) -> str:
-    """Build the path of a collection, or of an object, whose name may be anybody's label."""
+    """Build the path of a collection or an object, whose name may come from an arbitrary label."""
     group = "apis" if "/" in api_version else "api"
     path = f"/{group}/{api_version}/namespaces/{namespace}/{plural}"
     return f"{path}/{quote(name, safe='')}" if name else path
@@ -474,27 +478,29 @@ def api_path(api_version: str, namespace: str, plural: str, name: str | None = N
 def request(
     method: str, path: str, *, body: dict[str, Any] | None = None, params: dict[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Send a request as the pod's ServiceAccount; None if the object is gone, or there already."""
+    """Send a request as the pod's ServiceAccount; None if the object does not exist, or already exists."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
-    token = (ACCOUNT / "token").read_text()  # it is renewed in its file
+    token = (ACCOUNT / "token").read_text()  # the file is updated when the token is renewed
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    answer = connections().request(
+    response = connections().request(
         method,
         f"https://{host}:{port}{path}",
         json=body,
         fields=params,
         headers={"Authorization": f"Bearer {token}", "Content-Type": kind},
     )
-    if answer.status in (404, 409):
+    if response.status in (404, 409):
         return None
-    if answer.status >= 400:
-        raise RequestRejected(answer.json().get("message") if answer.data[:1] == b"{" else answer.reason)
-    return answer.json()
+    if response.status >= 400:
+        raise RequestRejected(
+            response.json().get("message") if response.data[:1] == b"{" else response.reason
+        )
+    return response.json()
 
 
 @cache
 def connections() -> urllib3.PoolManager:
-    """Return connections to keep: on a busy machine a new one takes longer than all else."""
+    """Return a connection pool, as new connections are slow on a busy machine."""
     return urllib3.PoolManager(
         maxsize=CONNECTIONS, timeout=SECONDS, retries=False, ca_certs=str(ACCOUNT / "ca.crt")
     )

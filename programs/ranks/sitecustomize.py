@@ -1,35 +1,38 @@
-"""Answer in each rank who asks where it is: its stack, its process groups, and its last collectives.
+"""Report each rank's stack, process groups and last collectives on a socket.
 
-Python imports this module when it starts, in every process that has its folder on PYTHONPATH. It does nothing
-until a program makes a process group; then a thread waits at a socket that only this user can open. What it
-answers torch has recorded anyway (its flight recorder), so steps cost the same with it and without. The kit
-reads it by ``programs/probe.py``, when ``run.why()`` is called. No other program needs to know of it.
+Python imports this module at the start of every process that has its folder on PYTHONPATH. It does nothing
+until a program creates a process group; then a thread listens on a socket that only this user can open. The
+collectives are those of torch's flight recorder, so steps take no longer. ``run.why()`` reads the report
+through ``programs/probe.py``.
 """
 
-# ruff: noqa: PLC0415, PTH100, PTH106, PTH110, PTH118, PTH120, PTH123 - every start of Python would wait for what few processes need
+# ruff: noqa: PLC0415, PTH100, PTH106, PTH110, PTH118, PTH120, PTH123 - imports would slow down every start of Python
 import os
 import sys
 from importlib.machinery import PathFinder
 
-TYPE_CHECKING = False  # as typing's, whose import every start of Python would wait for
+TYPE_CHECKING = False  # in place of typing's, whose import is slow
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from socket import socket
     from types import ModuleType
 
-# A process that has imported torch already may import this as well as one that has not, as forks do.
+# The fork server may import this after torch.
 AFTER_IMPORTS = True
 MODULE, MAKES_GROUPS = "torch.distributed.distributed_c10d", "_process_group_name"
-PREFIX = "trainyard-rank-"  # of the socket's folder; its name is the process's
-JOINING = ("_create_c10d_store", "init_process_group")  # have rank, world size and address as their variables
-MAX_CALLS, MAX_FRAMES = 40, 200  # of each group; of a stack
-LONGEST_PATH = 100  # of a socket, for the kernel
-started_in = 0  # the process whose thread answers
+PREFIX = "trainyard-rank-"  # of the socket's directory; the socket is named after the process
+JOINING = (
+    "_create_c10d_store",
+    "init_process_group",
+)  # functions with rank, world size and address as variables
+MAX_CALLS, MAX_FRAMES = 40, 200  # per group; per stack
+LONGEST_PATH = 100  # the kernel's limit for a socket
+started_in = 0  # the process that runs the thread
 
 
 class ModuleFinder:
-    """Finds one module as Python does, and watches it once it is loaded."""
+    """Finds one module as Python does, and watches it after it is loaded."""
 
     @staticmethod
     def find_spec(
@@ -49,7 +52,7 @@ class ModuleFinder:
 
 
 def watch(module: "ModuleType") -> None:
-    """Answer from the first process group on: torch names each by a function, before it connects."""
+    """Start reporting with the first process group, which torch names before it connects."""
     name_group = getattr(module, MAKES_GROUPS, None)
     if name_group is None:
         return
@@ -62,7 +65,7 @@ def watch(module: "ModuleType") -> None:
 
 
 def start(module: "ModuleType") -> None:
-    """Start the thread that answers, once in each process."""
+    """Start the reporting thread, once in each process."""
     global started_in
     if started_in == os.getpid():
         return
@@ -106,7 +109,7 @@ def serve(server: "socket", module: "ModuleType") -> None:
 
 
 def report(module: "ModuleType") -> dict[str, object]:
-    """Report where this rank is."""
+    """Build this rank's report."""
     import threading
     import time
 
@@ -160,7 +163,7 @@ def recorded(module: "ModuleType", backend: str) -> list[dict[str, object]]:
 
     from torch._C import _distributed_c10d as c10d
 
-    # Without stacks: for those torch would import its compiler, of 900 modules.
+    # Without stacks, for which torch would import its compiler with 900 modules.
     name, backends = ("_dump_nccl_trace", ()) if backend == "nccl" else ("_dump_fr_trace", (backend,))
     dump = getattr(c10d, name)(True, False, False, *backends)
     calls: list[dict[str, object]] = []
@@ -185,7 +188,7 @@ def recorded(module: "ModuleType", backend: str) -> list[dict[str, object]]:
 
 
 def report_idle_gpus(before: "set[str]") -> None:
-    """Say at the end of a rank that its pod has GPUs and torch finds none, with the versions that matter."""
+    """Report at exit that the pod has GPUs but torch finds none, with the versions involved."""
     import re
 
     torch = sys.modules.get("torch")
@@ -213,11 +216,11 @@ def report_idle_gpus(before: "set[str]") -> None:
     if os.environ.get("TRAINYARD_IDLE_GPUS") == "fail":
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # the last of the functions of atexit, as the first that was registered
+        os._exit(1)  # runs last, as it was registered first
 
 
 def run_next() -> None:
-    """Run the module of this name that this one hides, as Debian has one."""
+    """Run the sitecustomize module that this one hides, such as Debian's."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [place for place in sys.path if os.path.abspath(place) != here]
     spec = PathFinder.find_spec(__name__, others)
@@ -229,7 +232,7 @@ def run_next() -> None:
         spec.loader.exec_module(module)
 
 
-if "TRAINYARD_GPUS" in os.environ and "SIMULATED_MS_PER_IMAGE" not in os.environ:  # those are declared
+if "TRAINYARD_GPUS" in os.environ and "SIMULATED_MS_PER_IMAGE" not in os.environ:  # declared GPUs
     import atexit
 
     atexit.register(report_idle_gpus, {*sys.modules})

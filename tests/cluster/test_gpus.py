@@ -71,5 +71,5 @@ def test_elastic_workers_have_gpus_and_without_cuda_train_on_the_cpu(way, cluste
     run = finish(job, cluster)
     limits = cluster.kubectl(f"get pods -l trainyard/run=elastic,trainyard/role!=store -o {LIMITS}")
     assert set(limits.split()) == {'{"nvidia.com/gpu":"1"}'}
-    assert "torch finds no CUDA device: training on CPU, by gloo" in run.logs()
+    assert "torch finds no CUDA device: training on CPU with gloo" in run.logs()
     assert set(run.metrics("start").backend) == {"gloo"}

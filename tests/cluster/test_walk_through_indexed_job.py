@@ -86,4 +86,4 @@ def test_the_manifest_with_gpus_trains_on_nodes_that_are_labelled_tainted_and_de
     check_as_published(events, data=data)
     devices = {event["device"].partition(":")[0]: event["backend"] for event in events["start"]}
     assert devices in ({"cpu": "gloo"}, {"cuda": "nccl"})
-    assert ("torch finds no CUDA device: training on CPU, by gloo" in log) == ("cpu" in devices)
+    assert ("torch finds no CUDA device: training on CPU with gloo" in log) == ("cpu" in devices)

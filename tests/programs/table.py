@@ -1,4 +1,4 @@
-"""The table of programs in docs/your-own.md, written from the list and from what was measured."""
+"""Write the table of programs in docs/your-own.md from the list and the results of runs."""
 
 import json
 import os
@@ -9,12 +9,12 @@ from .entries import HERE, ROOT, Entry, packages, read_list
 PAGE = ROOT / "docs" / "your-own.md"
 RESULTS = HERE / "results.json"
 BEGIN, END = "<!-- programs: written by tests/programs -->\n", "<!-- end of programs -->"
-COLUMNS = ("Program", "Its user writes", "Runs", "Tried as", "Seconds", "Why")
+COLUMNS = ("Program", "Launch", "Runs", "Tested as", "Seconds", "Notes")
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
 
 
 def record(entry: Entry, seconds: int) -> None:
-    """Keep that an entry ended as the list says, as whom, and after how many seconds."""
+    """Record that an entry ended as expected: as which user, and after how many seconds."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     tried_as = "plain" if os.environ.get("TRAINYARD_MODE") == "plain" else "user" if os.getuid() else "root"
     result = results.setdefault(entry.name, {"as": []})
@@ -23,7 +23,7 @@ def record(entry: Entry, seconds: int) -> None:
 
 
 def rows() -> str:
-    """Format the table: a row for each program of the list."""
+    """Format the table, with a row per program."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     lines = [_row(entry, results.get(entry.name)) for entry in read_list() if not entry.wait]
     return HEAD + "".join(sorted(lines))
@@ -36,16 +36,16 @@ def _row(entry: Entry, result: dict[str, object] | None) -> str:
     cells = (
         source,
         f"`{entry.command}`",
-        entry.ends,
+        "no" if entry.ends == "not" else entry.ends,
         ", ".join(result["as"]) if result else "",  # type: ignore[arg-type]
-        str(result.get("seconds", "")) if result else "not tried",
+        str(result.get("seconds", "")) if result else "not tested",
         "; ".join(filter(None, [needs, entry.why])),
     )
     return f"| {' | '.join(cells)} |\n"
 
 
 def write(page: Path = PAGE) -> None:
-    """Write the table into the page."""
+    """Write the table to the page."""
     text = page.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     page.write_text(before + BEGIN + rows() + END + rest.split(END)[1], encoding="utf-8")

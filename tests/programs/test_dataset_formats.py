@@ -123,14 +123,16 @@ def test_the_digits_are_those_that_come_with_scikit_learn(program, tmp_path):
 
 def test_a_small_network_learns_the_stand_ins_and_not_at_once(program):
     """The walk-through's CNN: far above chance, far below perfect, and mistaking what is alike."""
-    from synthetic import Looks, labels, pictures
+    from synthetic import Appearance, labels, pictures
 
     torch.manual_seed(0)
-    looks, sets = Looks(10, group=2, seed=0), []
+    appearance, sets = Appearance(10, group=2, seed=0), []
     for seed, count in ((1, 2000), (2, 500)):
         rng = np.random.default_rng(seed)
         classes = labels(count, 10, rng)
-        drawn = torch.from_numpy(pictures(classes, looks, 32, rng)).permute(0, 3, 1, 2).float() / 127.5 - 1
+        drawn = (
+            torch.from_numpy(pictures(classes, appearance, 32, rng)).permute(0, 3, 1, 2).float() / 127.5 - 1
+        )
         sets.append((drawn, torch.from_numpy(classes)))
     convolutions = (nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU())
     dense = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))

@@ -83,7 +83,7 @@ def test_a_trainer_that_fails_is_started_again_so_often_and_then_given_up_with_t
     assert done.stdout.split() == ["0", "1", "2"]
     assert done.returncode == 9
     assert "giving up: worker 0" in done.stderr.splitlines()[-1]
-    assert "ended with exit code 9" in done.stderr.splitlines()[-1]
+    assert "exited with code 9" in done.stderr.splitlines()[-1]
 
 
 def test_a_worker_killed_in_a_loop_is_given_up(tmp_path):
@@ -94,7 +94,7 @@ def test_a_worker_killed_in_a_loop_is_given_up(tmp_path):
     )
     assert done.stdout.split() == ["here", "here"]
     assert done.returncode == 137
-    assert "was killed by SIGKILL, and had been started again 1 times within 60 s" in done.stderr
+    assert "was killed by SIGKILL, and had been restarted 1 times within 60 s" in done.stderr
 
 
 def test_a_name_that_does_not_resolve_is_said_and_not_tried_again(tmp_path):
@@ -103,7 +103,7 @@ def test_a_name_that_does_not_resolve_is_said_and_not_tried_again(tmp_path):
     done = launch(trainer, tmp_path, *flags)
     assert done.returncode == 78
     assert "'no-such-store.invalid' of the rendezvous endpoint does not resolve" in done.stderr
-    assert "starting it again" not in done.stderr
+    assert "restarting it" not in done.stderr
 
 
 def test_an_etcd_without_the_v2_api_is_said_and_not_tried_again(tmp_path):

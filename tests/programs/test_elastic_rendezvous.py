@@ -21,13 +21,13 @@ def rendezvous():
 def test_pauses_grow_to_that_of_torch_and_begin_anew_with_each_rendezvous(rendezvous, monkeypatch):
     slept = []
     monkeypatch.setattr(rendezvous, "_delay", slept.append)
-    pauses = rendezvous._Pauses()
+    pauses = rendezvous._PollDelay()
     for _ in range(2):
         pauses.restart()
         for _ in range(40):
             pauses(1)
     assert slept[:40] == slept[40:] == sorted(slept[:40])
-    assert (slept[0], slept[39]) == (rendezvous.MIN_PAUSE, 1)
+    assert (slept[0], slept[39]) == (rendezvous.MIN_DELAY, 1)
     assert sum(wait < 1 for wait in slept[:40]) < 25  # a waiting worker does not load the store for long
     pauses((0, 0.3))
     assert slept[-1] == (0, 0.3)  # torch's own random one
@@ -49,6 +49,6 @@ def test_a_restarted_worker_ends_the_round_in_which_it_died_and_is_expected_once
     assert (again.number, again.rank, again.world_size) == (1, 0, 1)
     assert back._handler._state_holder.state.expected == 1
     died._handler._state_holder._last_sync_time = -1  # it has read the record a moment ago
-    assert died.look(first).over
+    assert died.status(first).over
     back.close()
     del store

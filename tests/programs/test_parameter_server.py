@@ -88,9 +88,9 @@ def test_a_flat_model_computes_what_it_did_and_bytes_carry_it_to_another():
 
 def test_tensors_of_another_model_are_refused():
     flats = [torch.zeros(4), torch.zeros(2, dtype=torch.int64)]
-    with pytest.raises(ValueError, match="1 tensors have come, and 2 are needed"):
+    with pytest.raises(ValueError, match="1 tensors were received, and 2 are needed"):
         shards.unpack(shards.pack(flats[:1]), flats)
-    with pytest.raises(ValueError, match=r"float32 \[4\].* has come, and torch.float32 \[5\] is needed"):
+    with pytest.raises(ValueError, match=r"float32 \[4\].* were received, and torch.float32 \[5\] is needed"):
         shards.unpack(shards.pack(flats[:1]), [torch.zeros(5)])
 
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import resource, sys
 from parameter_server import memory
 if len(sys.argv) > 1:
-    memory.keep_freed()
+    memory.keep_freed_memory()
 bytes(8_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):

@@ -97,8 +97,8 @@ def test_of_two_masters_the_newer_goes_on_and_the_older_ends(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("servers", "--servers 0: a job needs at least 1; the model lies on the servers"),
-        ("workers", "--workers 0: a job needs at least 1; somebody must compute"),
+        ("servers", "--servers 0: a job needs at least 1; servers hold the model"),
+        ("workers", "--workers 0: a job needs at least 1; workers compute the gradients"),
         ("grads_to_wait", "--grads-to-wait 0"),
     ],
 )

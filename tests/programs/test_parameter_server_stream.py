@@ -58,7 +58,7 @@ def test_after_the_end_of_a_stream_the_same_request_opens_another(number):
         with pytest.raises(grpc.RpcError) as refused:
             stream(Progress(worker=number))
         assert refused.value.code() in channels.TRANSIENT
-        assert channels.insist(stream, Progress(worker=1), seconds=20).id == 1
+        assert channels.call_with_retry(stream, Progress(worker=1), seconds=20).id == 1
         assert master.streams == 2
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parameter_server.evaluation import Evaluation
-from parameter_server.tasks import MIN_PATIENCE, Ledger
+from parameter_server.tasks import MIN_SLOW_SECONDS, Ledger
 
 WORKERS, SERVERS = 4, 2
 
@@ -27,9 +27,9 @@ class World:
 
     def request_task(self, worker):
         self.now += 1.0
-        handed = self.ledger.next(worker, self.now)
-        self.tasks[worker] = handed and [handed.epoch, list(handed.minibatches)]
-        return handed
+        assigned = self.ledger.next(worker, self.now)
+        self.tasks[worker] = assigned and [assigned.epoch, list(assigned.minibatches)]
+        return assigned
 
     def push(self, worker, *, to=SERVERS):
         """Push the next minibatch of a worker's task to the first servers, or to all; note who has it."""
@@ -136,7 +136,7 @@ def test_each_record_counts_once_per_epoch_whatever_dies(size, history):
         elif move == "restart":
             world.restart_master(forget=number)
         elif move == "slow":
-            world.now += 10 * MIN_PATIENCE
+            world.now += 10 * MIN_SLOW_SECONDS
         else:
             world.close_epochs()
         for epoch in range(size["epochs"]):
@@ -154,10 +154,10 @@ def test_tasks_of_an_epoch_share_no_record_and_together_have_all(size):
     ledger = Ledger(**size | {"epochs": 1})
     spans = []
     for worker in itertools.count():
-        handed = ledger.next(worker, 0.0)
-        if handed is None:
+        assigned = ledger.next(worker, 0.0)
+        if assigned is None:
             break
-        spans += [ledger.records_of(number) for number in handed.minibatches]
+        spans += [ledger.records_of(number) for number in assigned.minibatches]
     covered = [record for start, end in spans for record in range(start, end)]
     assert sorted(covered) == list(range(size["records"]))
 
@@ -174,19 +174,19 @@ def test_a_lost_workers_task_is_handed_out_again_without_what_has_counted():
 def test_a_slow_task_is_handed_out_again_from_its_end_and_the_first_finisher_counts():
     ledger = Ledger(records=4, minibatch=1, minibatches_per_task=4, epochs=1)
     first = ledger.next(0, 0.0)
-    assert ledger.next(1, MIN_PATIENCE - 1) is None
-    second = ledger.next(1, MIN_PATIENCE + 1)
+    assert ledger.next(1, MIN_SLOW_SECONDS - 1) is None
+    second = ledger.next(1, MIN_SLOW_SECONDS + 1)
     assert second.again and second.minibatches == first.minibatches[::-1]
     assert ledger.report(0, second.minibatches, 7.0) == (4, [0])
     assert ledger.report(0, first.minibatches, 8.0) == (0, [])
     assert ledger.complete(0)
-    assert ledger.holders() == set()
+    assert ledger.busy_workers() == set()
 
 
 def test_what_a_restored_server_lacks_is_done_again():
     ledger = Ledger(records=20, minibatch=2, minibatches_per_task=5, epochs=1)
-    while (handed := ledger.next(0, 0.0)) is not None:
-        ledger.report(0, handed.minibatches, 1.0)
+    while (assigned := ledger.next(0, 0.0)) is not None:
+        ledger.report(0, assigned.minibatches, 1.0)
     lacking = bytearray(b"\xff\x03")
     lacking[0] &= ~0b100
     assert ledger.reopen(0, bytes(lacking)) == 2
@@ -229,14 +229,14 @@ def test_a_million_tasks_are_a_few_megabytes():
 
 def test_test_records_are_judged_once_though_a_worker_is_lost_and_another_is_slow():
     evaluation = Evaluation(1, records=25, size=10, step=7)
-    first = evaluation.next(0, 0.0, patience=5)
+    first = evaluation.next(0, 0.0, timeout=5)
     assert (first.start, first.end) == (0, 10)
     evaluation.lost(0)
-    assert evaluation.next(1, 1.0, patience=5) == first
-    second = evaluation.next(2, 1.0, patience=5)
-    assert evaluation.next(1, 2.0, patience=5) == first  # it asks again: it has forgotten
-    assert evaluation.next(3, 6.5, patience=5) == second  # slow
-    third = evaluation.next(4, 6.6, patience=5)
+    assert evaluation.next(1, 1.0, timeout=5) == first
+    second = evaluation.next(2, 1.0, timeout=5)
+    assert evaluation.next(1, 2.0, timeout=5) == first  # it asks again: it has forgotten
+    assert evaluation.next(3, 6.5, timeout=5) == second  # slow
+    third = evaluation.next(4, 6.6, timeout=5)
     assert (third.start, third.end) == (20, 25)
     for portion in (first, second, third):
         assert evaluation.report(portion.number, images=portion.end - portion.start, correct=5, loss=1.0)
@@ -253,13 +253,13 @@ def test_an_evaluation_ends_with_its_last_worker_whoever_was_lost_and_reported_a
     evaluation, has = Evaluation(1, records=25, size=10, step=7), {}
     for now, (step, worker) in enumerate(steps):
         if step == "next":
-            has[worker] = evaluation.next(worker, now, patience=5)
+            has[worker] = evaluation.next(worker, now, timeout=5)
         elif step == "lost":
             evaluation.lost(worker)
         elif portion := has.pop(worker, None):
             evaluation.report(portion.number, images=1, correct=1, loss=0.0)
     for _ in range(3):
-        if (portion := evaluation.next(9, 1000, patience=5)) is not None:
+        if (portion := evaluation.next(9, 1000, timeout=5)) is not None:
             evaluation.report(portion.number, images=1, correct=1, loss=0.0)
     assert evaluation.done
-    assert evaluation.next(9, 2000, patience=5) is None
+    assert evaluation.next(9, 2000, timeout=5) is None

@@ -55,7 +55,7 @@ def test_a_trainer_knows_nothing_of_the_kit_and_says_how_to_start_it(path):
     assert imported_by_others or f"trainers/{path.name}" in ast.get_docstring(tree)
 
 
-NO_CUDA = "torch finds no CUDA device: training on CPU, by gloo"
+NO_CUDA = "torch finds no CUDA device: training on CPU with gloo"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device here")

@@ -13,7 +13,7 @@ import torch
 from .small_data import TRAINERS, load_trainer
 
 checkpoints = load_trainer("checkpoints")
-Refused = checkpoints.Refused
+CheckpointError = checkpoints.CheckpointError
 WEIGHTS = torch.full((10,), 30.0).numpy().tobytes()
 RUN = {"model": "mlp", "lr": 0.1, "seed": 0}
 
@@ -31,10 +31,10 @@ def state(value=1.0, size=1000):
 
 def saved(folder, steps=(10, 20, 30), run=RUN, **options):
     """Save one after the other, and return what was said of each."""
-    with checkpoints.Checkpoints(folder, run, **options) as keeper:
+    with checkpoints.Checkpoints(folder, run, **options) as manager:
         for step in steps:
-            keeper.save(state(float(step)), epoch=step // 20, step=step)
-    return keeper.finished()
+            manager.save(state(float(step)), epoch=step // 20, step=step)
+    return manager.finished()
 
 
 def names(folder):
@@ -56,7 +56,7 @@ def test_what_was_saved_is_found_again_and_the_two_newest_are_kept(tmp_path):
 
 def test_an_empty_folder_and_none_at_all_have_nothing_to_go_on_from(tmp_path):
     for folder in (tmp_path, tmp_path / "absent"):
-        assert checkpoints.Checkpoints(folder, RUN).load() == checkpoints.Found(None, "", ())
+        assert checkpoints.Checkpoints(folder, RUN).load() == checkpoints.LoadedCheckpoint(None, "", ())
 
 
 def test_training_goes_on_in_the_state_while_a_copy_of_it_is_written(tmp_path, monkeypatch):
@@ -70,17 +70,17 @@ def test_training_goes_on_in_the_state_while_a_copy_of_it_is_written(tmp_path, m
 
     monkeypatch.setattr(checkpoints, "write", slow)
     live = state(1.0)
-    with checkpoints.Checkpoints(tmp_path, RUN) as keeper:
+    with checkpoints.Checkpoints(tmp_path, RUN) as manager:
         for value in (1.0, 2.0):
             live["model"]["weight"].fill_(value)
             may_write.clear()
-            keeper.save(live, epoch=0, step=int(value))
-            assert keeper.finished() == [], "it is not written yet, and nobody waits"
+            manager.save(live, epoch=0, step=int(value))
+            assert manager.finished() == [], "it is not written yet, and nobody waits"
             live["model"]["weight"].fill_(99)  # the next step of training
             may_write.set()
-            keeper.close()
-            assert [name["step"] for name in keeper.finished()] == [int(value)]
-            assert keeper.load().state["model"]["weight"][0] == value
+            manager.close()
+            assert [name["step"] for name in manager.finished()] == [int(value)]
+            assert manager.load().state["model"]["weight"][0] == value
     assert requests == ["checkpoint-writer"] * 2
     assert "checkpoint-writer" not in {thread.name for thread in threading.enumerate()}, "joined"
 
@@ -129,7 +129,7 @@ def test_when_none_is_whole_all_are_named(tmp_path):
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
     saved(tmp_path)
     of_other_model = checkpoints.Checkpoints(tmp_path, RUN | {"model": "resnet18", "limit": 5})
-    with pytest.raises(Refused, match=r"limit None, not 5; model mlp, not resnet18.*another --ch"):
+    with pytest.raises(CheckpointError, match=r"limit None, not 5; model mlp, not resnet18.*another --ch"):
         of_other_model.load()
     assert len(names(tmp_path)) == 2, "nothing is thrown away"
 
@@ -137,13 +137,13 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
 @pytest.mark.parametrize("content", [{"format": checkpoints.FORMAT + 1}, {"weights": 1}, ["a list"]])
 def test_a_checkpoint_of_a_newer_kit_or_of_something_else_is_refused(content, tmp_path):
     torch.save(content, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(Refused, match=r"has format .* reads up to 1: take the trainer that wrote it"):
+    with pytest.raises(CheckpointError, match=r"has format .* reads up to 1: take the trainer that wrote it"):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path):
     torch.save({"format": 1, "run": subprocess.Popen}, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(Refused, match="whole, but no checkpoint that this trainer reads"):
+    with pytest.raises(CheckpointError, match="whole, but no checkpoint that this trainer reads"):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 
@@ -158,7 +158,7 @@ def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_
     assert done.returncode == -9
     (left,) = names(tmp_path)
     assert left.startswith(".epoch-0000-step-00000009.pt.")
-    assert checkpoints.Checkpoints(tmp_path, RUN).load() == checkpoints.Found(None, "", ())
+    assert checkpoints.Checkpoints(tmp_path, RUN).load() == checkpoints.LoadedCheckpoint(None, "", ())
     (report,) = saved(tmp_path, steps=(10,))
     assert names(tmp_path) == [report["file"]]
 
@@ -182,24 +182,26 @@ def no_room(folder, size):
 
 
 def test_a_full_volume_costs_the_newest_checkpoint_and_not_the_run(tmp_path):
-    with no_room(tmp_path, 200_000), checkpoints.Checkpoints(tmp_path, RUN, failures=2) as keeper:
-        keeper.save(state(1.0), epoch=0, step=1)
+    with no_room(tmp_path, 200_000), checkpoints.Checkpoints(tmp_path, RUN, failures=2) as manager:
+        manager.save(state(1.0), epoch=0, step=1)
         for step in (2, 3):  # 400 kB
-            keeper.save(state(9.0, size=100_000), epoch=0, step=step)
-        keeper.close()
-        first, *failed = keeper.finished()
+            manager.save(state(9.0, size=100_000), epoch=0, step=step)
+        manager.close()
+        first, *failed = manager.finished()
         assert names(tmp_path) == [first["file"]], "the older one stays, of the others nothing does"
-        assert keeper.load().state["model"]["weight"][0] == 1
+        assert manager.load().state["model"]["weight"][0] == 1
         for report in failed:
             assert "file" not in report
-            assert "not written, the older ones stay" in report["error"]
-        with pytest.raises(Refused, match=r"2 checkpoints in a row could not be written to .*Make room"):
-            keeper.save(state(1.0), epoch=0, step=4)
+            assert "not written; older checkpoints are kept" in report["error"]
+        with pytest.raises(
+            CheckpointError, match=r"2 checkpoints in a row could not be written to .*Free space"
+        ):
+            manager.save(state(1.0), epoch=0, step=4)
 
 
 def test_a_save_that_works_forgives_those_that_did_not(tmp_path):
-    with no_room(tmp_path, 200_000), checkpoints.Checkpoints(tmp_path, RUN, failures=2) as keeper:
+    with no_room(tmp_path, 200_000), checkpoints.Checkpoints(tmp_path, RUN, failures=2) as manager:
         for step, size in enumerate((100_000, 1000, 100_000, 1000)):
-            keeper.save(state(size=size), epoch=0, step=step)
-        keeper.close()
-        assert ["error" in name for name in keeper.finished()] == [True, False, True, False]
+            manager.save(state(size=size), epoch=0, step=step)
+        manager.close()
+        assert ["error" in name for name in manager.finished()] == [True, False, True, False]

@@ -16,12 +16,12 @@ from .small_data import CLASSES, TRAINERS, load_trainer, of_kind, start_ranks, w
 
 # What each rung of the ladder changes; all else that two neighbours have in common is the same text.
 LESSONS = {
-    ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "introduce"},
+    ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "log_start"},
     ("digits_ddp", "cifar10_ddp"): {"make_model", "train_epoch", "evaluate"},
     ("cifar10_ddp", "cifar10_checkpoint"): {"train_epoch"},
     ("cifar10_ddp", "cifar10_fsdp"): {"memory_of", "evaluate"},
     ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
-    ("digits_ddp", "digits_elastic"): {"make_model", "evaluate", "introduce"},
+    ("digits_ddp", "digits_elastic"): {"make_model", "evaluate", "log_start"},
     ("digits_elastic", "tiny_imagenet_elastic"): {"make_model", "take_step", "train", "evaluate"},
 }
 
@@ -203,7 +203,7 @@ def test_counting_by_hand_gives_the_same():
     assert counts["per_class"] == {"a": 0.5, "b": 1.0, "c": 0.6667}, "no image of d was asked about"
     assert (counts["correct"], counts["images"], counts["accuracy"]) == (4, 6, round(4 / 6, 5))
     pixels = torch.arange(6 * 32 * 32 * 3).remainder(256).byte().view(6, 32, 32, 3)
-    first, second = test_job.worst(answers, truth, pixels, ["a", "b", "c", "d"], 5)
+    first, second = test_job.worst_mistakes(answers, truth, pixels, ["a", "b", "c", "d"], 5)
     assert (first["image"], first["label"], first["prediction"]) == (1, "a", "b"), "the surest first"
     assert (second["image"], second["label"], second["prediction"]) == (4, "c", "a")
     drawn = Image.open(io.BytesIO(base64.b64decode(first["png"])))
@@ -224,7 +224,7 @@ def test_the_test_job_prints_accuracies_in_the_words_of_the_eks_workshop(capsys)
     ("module", "flags", "words"),
     [
         (ddp, ["--data-dir", "{tmp}/cifar10"], r'no dataset.json.*kit\.prepare_dataset\("cifar10"'),
-        (ddp, ["--data-dir", "{torn}"], "test_batch cannot be read.*prepare the data set anew"),
+        (ddp, ["--data-dir", "{torn}"], "test_batch cannot be read.*prepare the dataset again"),
         (
             ddp,
             ["--data-dir", "{data}", "--limit=10", "--epochs=1", "--model-file=/proc/m.pt"],
@@ -233,12 +233,12 @@ def test_the_test_job_prints_accuracies_in_the_words_of_the_eks_workshop(capsys)
         (
             test_job,
             ["--data-dir", "{data}", "--model-file", "{tmp}/m.pt"],
-            "there is no model in.*notebook 06",
+            "does not exist; notebook 06",
         ),
         (
             test_job,
             ["--data-dir", "{data}", "--model-file", "{data}/dataset.json"],
-            "no model that a trainer saved",
+            "not a model saved by a trainer",
         ),
     ],
 )

@@ -69,9 +69,9 @@ def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
     step = 0
     while step < epochs * per_epoch:
         epoch, index = divmod(step, per_epoch)
-        order = digits.order_of(epoch, images=images, seed=seed)
+        order = digits.epoch_order(epoch, images=images, seed=seed)
         shares = [
-            digits.share_of(order, index, batch=batch, rank=rank, world_size=size) for rank in range(size)
+            digits.rank_slice(order, index, batch=batch, rank=rank, world_size=size) for rank in range(size)
         ]
         lengths = [len(share) for share in shares]
         assert max(lengths) - min(lengths) <= 1, "no rank has more to do than another"
@@ -92,13 +92,13 @@ def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
 @given(images=st.integers(1, 60), cut=st.integers(0, 60), epoch=st.integers(0, 5))
 def test_how_an_image_is_cropped_does_not_depend_on_the_rank_that_does_it(tiny, images, cut, epoch):
     pixels = torch.randint(0, 256, (images, 8, 8, 3), dtype=torch.uint8)
-    thrown = tiny.throw_dice(epoch, images=images, seed=3)
+    shifts = tiny.draw_augmentation(epoch, images=images, seed=3)
     chosen = torch.randperm(images)
-    whole = tiny.augment(pixels, chosen, thrown)
-    parts = [tiny.augment(pixels, part, thrown) for part in (chosen[:cut], chosen[cut:])]
+    whole = tiny.augment(pixels, chosen, shifts)
+    parts = [tiny.augment(pixels, part, shifts) for part in (chosen[:cut], chosen[cut:])]
     assert torch.equal(whole, torch.cat(parts))
     if images > 10:
-        assert not torch.equal(thrown, tiny.throw_dice(epoch + 1, images=images, seed=3))
+        assert not torch.equal(shifts, tiny.draw_augmentation(epoch + 1, images=images, seed=3))
 
 
 # Trainers alone ---------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_two_as_if_nothing_had_happened_and
 def test_a_checkpoint_of_other_settings_ends_it_with_a_word(data, run_trainer, tmp_path):
     trainer, flags = load_trainer("cifar10_fsdp"), ["--data-dir", data, "--checkpoint-dir", tmp_path]
     run_trainer(trainer, *flags, "--epochs", 1)
-    with pytest.raises(SystemExit, match="is of another run.*'seed': 0"):
+    with pytest.raises(SystemExit, match="belongs to another run.*'seed': 0"):
         run_trainer(trainer, *flags, "--epochs", 1, "--seed", 1)
 
 

@@ -126,7 +126,7 @@ def test_a_model_or_checkpoint_with_code_in_it_is_refused_and_does_not_run(kind,
         model.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, model)
-    with pytest.raises(SystemExit, match="no model that a trainer saved"):
+    with pytest.raises(SystemExit, match="not a model saved by a trainer"):
         evaluate.load(model, torch.device("cpu"))
     folder = tmp_path / "checkpoints"
     with checkpoints.Checkpoints(folder, {"seed": 0}) as saved:

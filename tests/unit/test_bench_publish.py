@@ -77,7 +77,7 @@ def test_a_look_is_not_published(docs):
 
 def test_a_busy_machine_is_not_published_and_a_peer_that_gave_up_has_no_number(docs, capsys):
     given_up = Result(
-        what="killed", unit="s", ours=(0.3,), peer="a peer", theirs=(60.0,), patience=60, limit=Limit(1)
+        what="killed", unit="s", ours=(0.3,), peer="a peer", theirs=(60.0,), timeout=60, limit=Limit(1)
     )
     text = published(docs, one=run("elastic_recovery", given_up), two=run("pod_start", MISSED, load=2.1))
     assert "| [killed](#elastic_recovery) | 0.30 s | gave up at 60.0 s | < 0.01 |" in text

@@ -139,7 +139,7 @@ def test_gpus_that_may_idle_are_not_named():
         ("AssertionError: Torch not compiled with CUDA enabled", 1),
         ("GPU available: False, used: False", 1),
         ("Using device: cpu", 1),
-        ("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", 1),
+        ("this pod has GPUs, but torch finds no CUDA device: training on CPU with gloo", 1),
         ("Using device: cuda", 0),
         ("loss 0.5 on the cpus", 0),
     ],

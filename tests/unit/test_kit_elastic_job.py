@@ -153,7 +153,7 @@ def test_workers_that_were_preempted_do_not_count_towards_the_limit(job):
 def test_a_job_fails_at_its_deadline_and_is_forgotten_after_its_time(job):
     job["spec"] |= {"activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 10}
     job["status"] = controller.status_of(job, [pod("Running")], now=NOW)
-    assert controller.next_look(job, [], NOW) == 60
+    assert controller.next_due(job, [], NOW) == 60
     later = NOW + timedelta(seconds=61)
     job["status"] = controller.status_of(job, [pod("Running")], now=later)
     assert controller.finished(job) == "Failed"

@@ -151,7 +151,7 @@ def test_who_may_not_read_a_bucket_is_told_of_the_right_that_is_missing(serve, f
     key = client("iam").create_access_key(UserName="nobody")["AccessKey"]
     keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
     done, _ = fetch("s3://code/lab/main.py", keys | {"AWS_ENDPOINT_URL": address})
-    assert "no right to read lab/main.py in bucket code; allow s3:GetObject on it" in done.stderr
+    assert "no permission to read lab/main.py in bucket code; allow s3:GetObject on it" in done.stderr
     done, _ = fetch("s3://code/lab/main.py", KEYS | {"AWS_ENDPOINT_URL": address})
     assert "InvalidAccessKeyId" in done.stderr
     assert "source_secret=" in done.stderr

@@ -1,4 +1,4 @@
-"""What to read first when a notebook has failed: nodes, events, runs with their timelines and last words.
+"""Summarize a failed notebook's cluster: nodes, events, runs with their timelines and last lines.
 
 It is for a terminal of which perhaps only the end is kept. All of it, and more, is in the bundle.
 """
@@ -13,7 +13,7 @@ RUNS, EVENTS, LINES, WIDTH = 3, 25, 12, 200  # the newest of each; of a log, per
 
 
 def brief(cluster: Cluster) -> str:
-    """Return how the cluster is now; what it does not answer costs a line.
+    """Describe the cluster's state; a failed request becomes a line.
 
     Example:
         >>> print(brief(kit.connect("trainyard")))

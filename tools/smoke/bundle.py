@@ -1,4 +1,4 @@
-"""What somebody needs who has to find out why a run failed: events, logs, manifests and the state of nodes.
+"""Collect events, logs, manifests and the state of nodes to diagnose a failed run.
 
 Collected when a notebook fails, before anything is cleaned up, and put into one file beside the report.
 Secrets are not asked for; credentials of the kubeconfig, and values of variables whose names sound like one,
@@ -39,11 +39,11 @@ class Bundle:
         self._secrets: list[str] = []
 
     def hide(self, kubeconfig: Path) -> None:
-        """Leave a kubeconfig's credentials out of everything that is written from now on."""
+        """Redact a kubeconfig's credentials in everything written from now on."""
         self._secrets = sorted({*self._secrets, *credentials(kubeconfig)}, key=len, reverse=True)
 
     def collect(self, cluster: Cluster, *, part: str) -> None:
-        """Write down how the cluster is now, in the folder ``part``."""
+        """Write the cluster's state to the folder ``part``."""
         root = Path(self._folder.name, part)
         for name in ("nodes", "runs", "pods", "events"):
             self._write(root / f"{name}.txt", partial(_table, cluster, name))
@@ -71,7 +71,7 @@ class Bundle:
                 self._write(before, partial(_log, kube, pod, container["name"], previous="true"))
 
     def _write(self, path: Path, read: Callable[[], str]) -> None:
-        """Write what ``read`` returns, or why it could not be had."""
+        """Write the result of ``read``, or its error."""
         try:
             text = read()
         except (KitError, OSError) as error:
@@ -86,7 +86,7 @@ class Bundle:
         return text
 
     def save(self, path: Path) -> Path | None:
-        """Write the archive, readable by this user alone; return None if nothing was collected."""
+        """Write the archive, readable only by this user; return None if nothing was collected."""
         try:
             if not any(Path(self._folder.name).iterdir()):
                 return None
@@ -109,7 +109,7 @@ def credentials(kubeconfig: Path) -> list[str]:
 
 
 def without_secrets(item: Object) -> Object:
-    """Return an object without the values of variables whose names sound like a secret's.
+    """Return an object without the values of variables whose names suggest secrets.
 
     Example:
         >>> without_secrets({"env": [{"name": "HF_TOKEN", "value": "hf_123"}]})
@@ -143,7 +143,7 @@ def _yaml(kube: Kube, kind: str) -> str:
 
 
 def _namespaces(kube: Kube) -> Iterable[str]:
-    """Return the namespace of the run, and those that the kit made, such as an operator's."""
+    """Return the run's namespace, and those that the kit created, such as an operator's."""
     try:
         metadata = [namespace["metadata"] for namespace in kube.get_all("Namespace")]
     except Rejected:

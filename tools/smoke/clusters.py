@@ -1,4 +1,4 @@
-"""The cluster that a run works on: its own, on this machine or rented, or a namespace in somebody else's.
+"""The cluster of a run: its own, local or in a cloud, or a namespace in an existing one.
 
 All are context managers, make no more than they must, and delete what they made and nothing else. All that
 the kit makes in them carries the run's id in its label ``trainyard/workshop``.
@@ -42,7 +42,7 @@ PLACES = {"region": "regions", "profile": "profile", "project": "project", "zone
 
 @dataclass
 class OwnCluster(AbstractContextManager[Any]):
-    """A local cluster that is made for the run and deleted at its end.
+    """A local cluster that is created for the run and deleted at its end.
 
     Args:
         name: Its name.
@@ -76,7 +76,7 @@ class OwnCluster(AbstractContextManager[Any]):
         return kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
 
     def offer(self) -> dict[str, object]:
-        """Return the parameters by which a notebook finds it."""
+        """Return the notebook parameters that select it."""
         return _parameters(self)
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class OwnCluster(AbstractContextManager[Any]):
 
 @dataclass
 class RentedCluster(AbstractContextManager[Any]):
-    """A cluster at a cloud that is made for the run and deleted at its end, whatever happened.
+    """A cloud cluster that is created for the run and always deleted at its end.
 
     Args:
         provider: ``eks`` or ``gke``.
@@ -112,7 +112,7 @@ class RentedCluster(AbstractContextManager[Any]):
     image: str = ""
 
     def open(self) -> Cluster:
-        """Make the cluster, wait until it answers, and have its image built and pulled to every node.
+        """Create the cluster, wait until it is ready, and build and pull its image on every node.
 
         The first pull takes minutes, for which no notebook waits.
         """
@@ -124,11 +124,11 @@ class RentedCluster(AbstractContextManager[Any]):
         return cluster
 
     def offer(self) -> dict[str, object]:
-        """Return the parameters by which a notebook finds it."""
+        """Return the notebook parameters that select it."""
         return _parameters(self)
 
     def close(self) -> None:
-        """Delete it, also one that is half made; a notebook may have done so before."""
+        """Delete it, even if incomplete; a notebook may have deleted it already."""
         where = {key: str(value) for key, value in self.options.items() if key in PLACES}
         if cluster := find(self.name, provider=self.provider, **where):
             cluster.delete()
@@ -147,7 +147,7 @@ def _parameters(site: OwnCluster | RentedCluster) -> dict[str, object]:
 
 @dataclass
 class BorrowedNamespace(AbstractContextManager[Any]):
-    """A namespace in a cluster that somebody else looks after.
+    """A namespace in an existing cluster.
 
     One is made for the run where that is allowed. Otherwise the one that was given is used, or else the
     kubeconfig's; then only what carries the run's id is deleted at the end.
@@ -174,7 +174,7 @@ class BorrowedNamespace(AbstractContextManager[Any]):
     _operators: set[str] | None = None
 
     def open(self) -> Cluster:
-        """Reach the cluster, and make the namespace or take hold of it.
+        """Connect to the cluster, and create or claim the namespace.
 
         Raises:
             BadInput: The kubeconfig cannot be used, there is no kubectl, or another run works in the
@@ -200,14 +200,14 @@ class BorrowedNamespace(AbstractContextManager[Any]):
         return self._cluster
 
     def offer(self) -> dict[str, object]:
-        """Return the parameters by which a notebook finds it; 13_clean_up makes the kit forget it."""
+        """Return the notebook parameters that select it; 13_clean_up makes the kit forget it."""
         assert self._cluster, "it was opened"
         self._cluster.remembered()
         parameters: dict[str, object] = {"provider": self.provider, "cluster_name": self.run}
         return parameters if self.nodes is None else parameters | {"nodes": self.nodes}
 
     def close(self) -> None:
-        """Delete the namespace if it was made for the run, or else what the run left in it; and operators."""
+        """Delete the namespace if the run created it, or else the run's objects; and operators."""
         if self._cluster is None or not self._made:
             return
         kube = self._cluster.kube
@@ -232,7 +232,7 @@ class BorrowedNamespace(AbstractContextManager[Any]):
         )
 
     def _make(self, kube: Kube, kind: str, name: str) -> bool:
-        """Create an object that marks the run; tell whether it could be, and was not there before."""
+        """Create an object that marks the run; return whether it is new."""
         labels = names.labels(workshop=self.run, lifetime=timedelta(hours=24))
         del labels[names.KIT]  # it is no leftover that a notebook should find
         item = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": labels}}
@@ -247,7 +247,7 @@ class BorrowedNamespace(AbstractContextManager[Any]):
 
 
 def _taken(kube: Kube) -> KitError:
-    """Return why a namespace cannot be used: somebody works in it, or this user may make nothing there."""
+    """Return why a namespace cannot be used: it is in use, or this user may create nothing there."""
     about = f'namespace "{kube.namespace}"'
     lock = kube.find("ConfigMap", LOCK)
     if lock is None:
@@ -292,7 +292,7 @@ def _delete_namespace(kube: Kube) -> None:
 
 
 def _delete_labelled(kube: Kube, run: str) -> None:
-    """Delete what this run's notebooks left in a namespace: the kit's things carry its id in their label."""
+    """Delete the objects of this run's notebooks in a namespace, which are labelled with its id."""
     label = f"{names.WORKSHOP}={run}"
     left = [item for kind in OWNED for item in list_known(kube, kind, labels=label)]
     for name in sorted({item["metadata"]["labels"].get(names.RUN, "") for item in left} - {""}):
@@ -302,7 +302,7 @@ def _delete_labelled(kube: Kube, run: str) -> None:
 
 
 def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
-    """Delete what notebooks made by kubectl: it has their number as its label, and was not there before."""
+    """Delete the objects that notebooks created with kubectl: new ones labelled with their number."""
     for kind, item in _by_kubectl(kube):
         if item["metadata"]["uid"] not in before:
             kube.delete(kind, item["metadata"]["name"])
@@ -315,7 +315,7 @@ def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
 
 
 def _operators(kube: Kube) -> set[str]:
-    """Return the operators that the kit has installed, as far as this user may see them."""
+    """Return the operators installed by the kit that are visible to this user."""
     names = set()
     for name, parts in OPERATORS.items():
         for kind, namespace, workload in (part.workload for part in parts):
@@ -327,7 +327,7 @@ def _operators(kube: Kube) -> set[str]:
 
 
 def facts(cluster: Cluster, *, image: str = "") -> dict[str, object]:
-    """Return what a report says of a cluster; nodes that this user may not see are None.
+    """Describe a cluster for the report; nodes that this user may not list are None.
 
     Args:
         cluster: The cluster.

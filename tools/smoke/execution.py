@@ -1,4 +1,4 @@
-"""The processes of a run: notebooks, each in a process of its own, and waits for what they need.
+"""The processes of a run: a separate process for each notebook, and waits for prerequisites.
 
 A process of its own because nbclient takes over the signal handlers of the one that it runs in. What happened
 in a notebook is in the executed notebook, and read from there.
@@ -26,7 +26,7 @@ class Ended(Exception):
 
 
 class Processes:
-    """Processes that any thread starts and waits for, and that one call ends, all of them.
+    """Processes that threads start and wait for, and one call ends.
 
     Each in a session of its own: Ctrl-C at the terminal reaches the caller alone, which decides what happens.
     """
@@ -62,7 +62,7 @@ class Processes:
             return list(self._running)
 
     def end(self) -> None:
-        """End every process, a notebook's kernel first; what is left of its session goes with it."""
+        """End every process with its session, a notebook's kernel first."""
         with self._lock:
             self._ended = True
         running = self.running()

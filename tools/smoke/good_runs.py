@@ -1,4 +1,4 @@
-"""Ask why of runs that have succeeded: a cause that the engine names for one of them is a false cause.
+"""Check that ``why()`` reports no cause for succeeded runs.
 
 Asked in the middle of a notebook, before each cell that deletes: afterwards its runs are gone.
 """
@@ -14,7 +14,7 @@ DECLARED_GPUS = ("local", "GpusUnused")
 
 
 class GoodRuns:
-    """The runs of a cluster that have succeeded, each asked once.
+    """The succeeded runs of a cluster, each checked once.
 
     Args:
         name: Of the cluster, as the notebook's parameter ``cluster_name`` has it.
@@ -29,7 +29,7 @@ class GoodRuns:
         self.checked, self.false_causes = set[str](), list[str]()
 
     def check(self) -> None:
-        """Check the succeeded runs that were not checked yet; none where the cluster does not run."""
+        """Check new succeeded runs; none if the cluster is not running."""
         try:
             cluster = self.find(self.name)
         except (ClusterNotFound, ClusterBroken):

@@ -1,4 +1,4 @@
-"""Lanes: notebooks side by side, each lane a thread that runs one after the other on a cluster of its own.
+"""Run notebooks in parallel lanes, each a thread with its own cluster.
 
 Much of a notebook is waiting, so two of them on two cores take less than twice as long as one. A lane starts
 processes and waits for them. Clusters are created and deleted in the main thread, as only that can be
@@ -38,20 +38,20 @@ CONTROL_PLANE = "the control plane"
 
 
 def default_lanes(provider: str) -> int:
-    """Return how many notebooks run at once on this machine; one where the cluster is not on it."""
+    """Return the number of lanes on this machine; one for a remote cluster."""
     if provider != "local":
         return 1
     return max(1, min(int(cores() * LANES_OF_A_CORE), memory() // BYTES_OF_A_LANE, MAX_LANES))
 
 
 def ready(notebook: Planned) -> bool:
-    """Return whether the programs that a notebook needs are on this machine."""
+    """Check whether this machine has the programs that a notebook needs."""
     return len(programs.here(notebook.programs)) == len(notebook.programs)
 
 
 @dataclass
 class Lane:
-    """One of the lanes: its site, its cluster once that is there, and the notebook that it executes."""
+    """A lane: its site, its cluster once created, and its current notebook."""
 
     number: int
     site: clusters.OwnCluster | clusters.RentedCluster | clusters.BorrowedNamespace
@@ -115,7 +115,7 @@ class Lanes:
                 self._end(threads, stopping)
 
     def _serve(self, stopping: Stopping) -> None:
-        """Do what lanes ask for until all of them have nothing left to do."""
+        """Serve the lanes' requests until all are done."""
         busy = len(self.lanes)
         while busy:
             lane, message = self._messages.get()
@@ -130,7 +130,7 @@ class Lanes:
                 self._close(lane)
 
     def _end(self, threads: Sequence[threading.Thread], stopping: Stopping) -> None:
-        """End what still runs, keep what is needed to find out why, and delete the clusters."""
+        """End running notebooks, collect diagnostics, and delete the clusters."""
         if stopping.reason:
             print(stopping.reason, flush=True)
         self.processes.end()
@@ -154,7 +154,7 @@ class Lanes:
             raise failures[0]
 
     def _open(self, lane: Lane) -> None:
-        """Make a lane's cluster, or reach it."""
+        """Create a lane's cluster, or connect to it."""
         lane.open = True
         with self.outcome.timeline.span(CLUSTER, "creating the cluster", lane=lane.number):
             if lane.site.provider == "local":
@@ -168,7 +168,7 @@ class Lanes:
         self.bundle.hide(lane.cluster.kubeconfig)
 
     def _close(self, lane: Lane) -> None:
-        """Delete what is of a lane's cluster, or of what was begun of it."""
+        """Delete a lane's cluster, even if incomplete."""
         if lane.open:
             print(f"cleaning up after lane {lane.number}", flush=True)
             with self.outcome.timeline.span(CLUSTER, "deleting the cluster", lane=lane.number):
@@ -176,7 +176,7 @@ class Lanes:
             lane.open = False
 
     def _follow(self, lane: Lane) -> None:
-        """Execute notebooks until none is left, in a thread of its own; the main one hears how that ended."""
+        """Execute notebooks in a thread until none is left; report the outcome to the main thread."""
         try:
             while chain := self.waiting.next_chain():
                 for notebook in chain:
@@ -190,7 +190,7 @@ class Lanes:
             self._messages.put((lane, None))
 
     def _obtain(self, lane: Lane, notebook: Planned) -> None:
-        """Wait until what a notebook needs is there: the control plane, a cluster, programs of images."""
+        """Wait for a notebook's prerequisites: the control plane, a cluster, programs of images."""
         wait = self.outcome.timeline.span
         if notebook.needs_cluster and lane.cluster is None:
             if lane.site.provider == "local":
@@ -222,7 +222,7 @@ class Lanes:
         return self.processes.run([sys.executable, *words], environment={"PYTHONUNBUFFERED": "1"})
 
     def _execute(self, lane: Lane, notebook: Planned) -> None:
-        """Execute one notebook; keep what is needed to find out why where it fails."""
+        """Execute one notebook; collect diagnostics if it fails."""
         of_lane = f", lane {lane.number}" if len(self.lanes) > 1 else ""
         count = f"{next(self._count)} of {len(self.outcome.planned)}"
         print(f"{notebook.label}  {notebook.path.name}: {count}{of_lane}", flush=True)

@@ -1,4 +1,4 @@
-"""In which order notebooks run, and which of them on one cluster: read from their own metadata.
+"""Plan the order of notebooks, and which share a cluster, from their metadata.
 
 A notebook works alone. But where it uses what an earlier one left (a dataset, a model), it runs after that
 one on the same cluster; and what takes longest begins first. A notebook's ``metadata.trainyard`` has:
@@ -38,7 +38,7 @@ class Planned:
 
     @property
     def label(self) -> str:
-        """What its lines of output begin with."""
+        """The prefix of its output lines."""
         return self.name.partition("_")[0]
 
     @property
@@ -53,7 +53,7 @@ class Planned:
 
 
 def read(path: Path) -> Planned:
-    """Return what a notebook says of itself."""
+    """Read a notebook's metadata."""
     metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("trainyard", {})
     return Planned(
         path,
@@ -100,7 +100,7 @@ def _rank(chain: Chain, lanes: int) -> tuple[bool, bool, float]:
 
 
 class Queue:
-    """The chains that no lane has taken yet.
+    """The queue of chains for the lanes.
 
     Args:
         waiting: In the order in which they are to be taken.

@@ -1,4 +1,4 @@
-"""What came of a run, as a program reads it: ``result.json`` and JUnit XML.
+"""Write the machine-readable results of a run: ``result.json`` and JUnit XML.
 
 The shape of ``result.json`` is ``result.schema.json`` beside this; a change that breaks readers raises
 ``SCHEMA``. The page for people is ``report.py``'s.
@@ -25,7 +25,7 @@ EXIT_CODES = {PASSED: 0, FAILED: 1, MISSED: 3, NO_CLUSTER: 4, TIME_LIMIT: 124, I
 
 @dataclass
 class Outcome:
-    """Everything that is known of a run when it has ended.
+    """The complete results of a run.
 
     Attributes:
         run: Its id.
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """Return one of ``EXIT_CODES``: the first thing that went wrong decides."""
+        """Return one of ``EXIT_CODES``, according to the first failure."""
         if self.stopped:
             return self.stopped
         if any(notebook.verdict == "failed" for notebook in self.notebooks):
@@ -80,7 +80,7 @@ class Outcome:
         return EXIT_CODES[self.verdict]
 
     def as_dict(self) -> dict[str, object]:
-        """Return it in the shape of ``result.schema.json``."""
+        """Convert it to the schema of ``result.schema.json``."""
         return {
             "schema": SCHEMA,
             "run": self.run,
@@ -103,7 +103,7 @@ class Outcome:
         return next((notebook for notebook in self.notebooks if notebook.name == name), None)
 
     def junit(self) -> JUnitXml:
-        """Return it as JUnit XML: a case for each notebook and each threshold, and one for the cluster."""
+        """Convert it to JUnit XML: a case per notebook and threshold, and one for the cluster."""
         suite = TestSuite("trainyard")
         suite.timestamp = self.began
         for name, value in {"run": self.run, "verdict": self.verdict, **(self.cluster or {})}.items():
@@ -143,7 +143,7 @@ class Outcome:
 
 
 def _notebook(name: str, executed: "Result | None") -> dict[str, object]:
-    """Return what ``result.json`` says of one notebook, executed or not."""
+    """Return the entry of a notebook in ``result.json``."""
     if executed is None:
         nothing = {"seconds": 0, "figures": {}, "synthetic": False, "data": {}, "failure": None}
         return {"name": name, "verdict": "not executed"} | nothing

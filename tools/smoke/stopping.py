@@ -1,4 +1,4 @@
-"""Why a run stops early: a signal or its time limit; and the moments in which neither may come between.
+"""Stop a run on a signal or at its time limit, except in protected sections.
 
 SIGTERM, SIGINT and the limit all become a KeyboardInterrupt, which the kit understands: what it was about to
 make, it unmakes.
@@ -37,7 +37,7 @@ class Stopping:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Let nothing interrupt what is inside; what came meanwhile interrupts at its end."""
+        """Defer interrupts until the end of the block."""
         before, self._holding = self.reason, self._holding + 1
         try:
             yield

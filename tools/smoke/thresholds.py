@@ -1,4 +1,4 @@
-"""What a run must reach: the least accuracy, images per second or bandwidth that notebooks have to show.
+"""The thresholds of a run: minimum accuracy, images per second or bandwidth.
 
 The figures are those of cells tagged ``result-…``. Cells that fail are no matter of this module.
 """
@@ -16,7 +16,7 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Threshold:
-    """The least that one notebook, or every one that says it, must show.
+    """The minimum for one notebook, or for every one that reports the figure.
 
     Attributes:
         figure: One of ``FIGURES``.
@@ -31,7 +31,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a threshold held: where, what was wanted, what was measured (None: not reported)."""
+    """The outcome of a threshold: notebook, minimum, and measured value (None: not reported)."""
 
     figure: str
     notebook: str | None
@@ -40,12 +40,12 @@ class Verdict:
 
     @property
     def held(self) -> bool:
-        """Tell whether it was reached."""
+        """Whether the threshold was reached."""
         return self.measured is not None and self.measured >= self.wanted
 
     @property
     def title(self) -> str:
-        """Return what was measured, in words."""
+        """Describe the measured value."""
         return FIGURES[self.figure]
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Verdict:
         return f"{self.figure}{where}: {measured}, wanted at least {self.wanted:g}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as ``result.json`` has it."""
+        """Convert it for ``result.json``."""
         return asdict(self) | {"held": self.held}
 
 
@@ -79,7 +79,7 @@ def parse(figure: str, text: str) -> list[Threshold]:
 
 
 def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
-    """Return what came of each threshold; ``figures`` has what each executed notebook said.
+    """Return the outcome of each threshold; ``figures`` are those of each executed notebook.
 
     A threshold whose figure was not reported has not held: a renamed tag would else pass for ever.
     """

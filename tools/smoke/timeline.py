@@ -1,4 +1,4 @@
-"""When each part of a run began and how long it took: notebooks, clusters, and what was waited for.
+"""Record the begin and duration of each part of a run: notebooks, clusters and waits.
 
 Lanes write it while they work; the report draws it.
 """
@@ -33,12 +33,12 @@ class Span:
     seconds: float
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as ``result.json`` has it."""
+        """Convert it for ``result.json``."""
         return asdict(self) | {"start": round(self.start, 1), "seconds": round(self.seconds, 1)}
 
 
 class Timeline:
-    """The spans of a run that begins now."""
+    """The spans of a run, starting now."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -46,12 +46,12 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken so far."""
+        """The duration of the run so far."""
         return time.monotonic() - self.began
 
     @contextmanager
     def span(self, kind: str, name: str, *, lane: int) -> Iterator[float]:
-        """Note when the block inside began, which it is given, and how long it took, also where it fails."""
+        """Record the begin and duration of a block, even if it fails."""
         start = self.seconds
         try:
             yield start

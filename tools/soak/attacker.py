@@ -1,4 +1,4 @@
-"""An attendee who takes all that they can get, in turns, and a training job of another that counts its steps.
+"""An attendee who exhausts resources in turn, and another's training job that counts its steps.
 
 While the attack lasts, flows, connections (to kubelets as well), questions, inotify instances and processes
 are taken without end, one of the `attacks` is there as well, images are requested of registries that never
@@ -145,7 +145,7 @@ class Attacker:
         self.kube.create(_service("attack", [("UDP", port) for port in UDP_PORTS]))
 
     def begin(self) -> str:
-        """Attack from now on; return what the instructor's table says meanwhile."""
+        """Start attacking; return the instructor's table meanwhile."""
         self.attacks.append([time.time(), float("inf")])
         _patiently(self._attack)
         return f"{len(_patiently(lambda: workshop.status(cluster=self.cluster)))} attendees in the table"
@@ -164,7 +164,7 @@ class Attacker:
         self.kube.patch("ConfigMap", "notebook-progress", {"data": spoiled})
 
     def end(self) -> str:
-        """Attack no more."""
+        """Stop attacking."""
         _patiently(lambda: self.kube.delete("Deployment", "attack"))
         _patiently(self._delete)
         if self.attacks:
@@ -172,7 +172,7 @@ class Attacker:
         return "over"
 
     def try_all(self, neighbour: Kube, *, most: int, say: Callable[[dict[str, Any]], None]) -> list[str]:
-        """Try one attack after the other, while a neighbour works and nothing fails; return what they lost.
+        """Run all attacks while a neighbour works without faults; return its losses.
 
         Args:
             neighbour: Reaches the neighbour's namespace.
@@ -195,7 +195,7 @@ class Attacker:
                 self.kube.create(item)
 
     def _delete(self) -> list[str]:
-        """Delete what an attack has created; return the names of the pods that are left."""
+        """Delete an attack's objects; return the names of remaining pods."""
         labels = ",".join(f"{key}={value}" for key, value in LABELS.items())
         for kind in ("Job", "Pod", "PersistentVolumeClaim", "ConfigMap", "Secret", "Service"):
             for item in self.kube.get_all(kind, labels=labels):
@@ -203,7 +203,7 @@ class Attacker:
         return [pod["metadata"]["name"] for pod in self.kube.get_all("Pod", labels=labels)]
 
     def leave(self) -> list[tuple[int, int]]:
-        """End everything; return how many steps the training job made in each second."""
+        """End everything; return the training job's steps in each second."""
         with contextlib.suppress(KitError):
             self.end()
         pods = self.victim.get_all("Pod", labels=f"app={TRAINER}")
@@ -244,14 +244,14 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]
 
 
 def problems(figures: dict[str, Any]) -> list[str]:
-    """Judge what `compare` found. Pure."""
+    """Evaluate the result of `compare`. Pure."""
     lost, stopped = figures["lost"] or 0, figures["stopped"] or 0
     slower = [f"an attacker took {lost:.0%} of another's training speed"] * (lost > MAX_LOST)
     return slower + [f"an attacker stopped another's training for {stopped:.0%}"] * (stopped > MAX_STOPPED)
 
 
 def _patiently(act: Callable[[], Result]) -> Result:
-    """Do something again while a component is away."""
+    """Retry while a component is unavailable."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

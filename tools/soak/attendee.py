@@ -196,7 +196,7 @@ class Attendee:
         return by_key
 
     def unfinished(self) -> list[str]:
-        """Return what has not come to its end yet: jobs that have not succeeded, a desk that is not ready."""
+        """Return what is not finished: jobs that have not succeeded, a desk that is not ready."""
         jobs = [
             f"{self.namespace}/{item['metadata']['name']}: {item.get('status')}"
             for item in self.kube.get_all("Job", labels="soak=yes")
@@ -206,13 +206,13 @@ class Attendee:
         return jobs + ([] if desk.get("readyReplicas") == 1 else [f"{self.namespace}/{DESK}: {desk}"])
 
     def missing_files(self) -> list[str]:
-        """Return the jobs that have succeeded and whose file is not on the claim."""
+        """Return the succeeded jobs whose file is missing on the claim."""
         existing = set(self.kube.execute(self._desk(), ["ls", "/claim"], container="main").split())
         done = {item["metadata"]["name"] for item in self.kube.get_all("Job", labels="soak=yes")}
         return [f"{self.namespace}: no file of {name}" for name in sorted(done - existing)]
 
     def clear(self) -> None:
-        """Delete the jobs, the objects and the pods that have ended; the desk stays."""
+        """Delete jobs, objects and ended pods, but not the desk."""
         for kind in ("Job", "ConfigMap"):
             for item in self.kube.get_all(kind, labels="soak=yes"):
                 self._delete(kind, item["metadata"]["name"])
@@ -252,7 +252,7 @@ class Attendee:
             stream.close()
 
     def unexplained_gaps(self) -> list[str]:
-        """Return the gaps in logs that no Event announces: what a full disk loses, one does."""
+        """Return the gaps in logs without an Event; a full disk causes an Event."""
         gaps = [
             event["involvedObject"]["name"]
             for event in self.kube.get_all("Event", fields="reason=LogLost")
@@ -330,7 +330,7 @@ def pod_spec(command: list[str]) -> Object:
 def wait_until_done(
     look: Callable[[], list[str]], *, seconds: float, say: Callable[[dict[str, Any]], None]
 ) -> list[str]:
-    """Look until nothing is left, or nothing has changed for so long; return what is left."""
+    """Wait until nothing is left, or nothing has changed for a while; return what is left."""
     left, deadline = None, time.monotonic() + seconds
     while True:
         try:

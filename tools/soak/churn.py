@@ -1,4 +1,4 @@
-"""Clusters that are created and deleted again and again, and what is left of them on the machine."""
+"""Create and delete clusters repeatedly, and check what they leave on the machine."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ NAME, NODES = "churn", 2
 
 @dataclass(frozen=True)
 class MachineCounts:
-    """What there is on the machine, of anybody; more of it than before is looked at.
+    """Resources on the machine, of any user, whose increase is examined.
 
     Attributes:
         processes: Command lines that name the home.
@@ -50,7 +50,7 @@ class MachineCounts:
         )
 
     def more_than(self, before: "MachineCounts") -> list[str]:
-        """Return in words what there is more of than before."""
+        """Describe what has increased."""
         leaks = []
         for name in (field.name for field in fields(self)):
             old, new = getattr(before, name), getattr(self, name)
@@ -62,7 +62,7 @@ class MachineCounts:
 
 
 def churn(cycles: int, *, home: Path, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Create and delete a cluster so many times, with a pod in it; return the verdict."""
+    """Create and delete a cluster with a pod repeatedly; return the verdict."""
     problems, took = [], []
     with tempfile.TemporaryDirectory(prefix="trainyard-churn-") as scratch:
         os.environ |= {"XDG_STATE_HOME": str(home), "TMPDIR": scratch}
@@ -85,7 +85,7 @@ def churn(cycles: int, *, home: Path, say: Callable[[dict[str, Any]], None]) -> 
 
 
 def cycle(root: Path) -> list[str]:
-    """Create a cluster, run a pod, delete the cluster; return what is left of it."""
+    """Create a cluster, run a pod, delete the cluster; return what remains."""
     cluster = kit.create_cluster("local", name=NAME, nodes=NODES, warm=False)
     try:
         container = {"name": "main", "image": "busybox", "command": ["sleep", "600"]}

@@ -22,7 +22,7 @@ CHUNK = 16 * 2**20
 
 
 class Faults:
-    """Does what the lanes of the plan say, but for the attendees'.
+    """Carries out the disturbances of the plan's lanes, except the attendees'.
 
     Args:
         cluster: Which.
@@ -37,7 +37,7 @@ class Faults:
         self.nodes = sorted(node["node"] for node in cluster.nodes())
 
     def do(self, lane: str, what: str, pick: float) -> str:
-        """Do one thing; return what it concerned."""
+        """Apply one fault; return its target."""
         match lane, what:
             case (("components" | "kubelet"), name):
                 return self._kill(name)
@@ -62,7 +62,7 @@ class Faults:
         raise ValueError(f"{lane}: {what}")
 
     def undo_all(self) -> None:
-        """Leave every node on and the disk free, whatever could not be undone in its time."""
+        """Switch on every node and free the disk, even if undoing a fault had failed."""
         if self._ballast:
             self._ballast.unlink(missing_ok=True)
         self._renew()
@@ -83,7 +83,7 @@ class Faults:
         )
 
     def _shorten(self) -> str:
-        """Issue every certificate anew, to be valid for minutes only: they are renewed before, and expire."""
+        """Reissue every certificate with a validity of minutes, so that it is renewed and expires."""
         defaults = certificates.LEAF_DAYS, certificates.RENEW_DAYS
         certificates.LEAF_DAYS, certificates.RENEW_DAYS = SHORT / timedelta(days=1), LEAF_DAYS + 1
         try:

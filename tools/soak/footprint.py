@@ -13,7 +13,7 @@ from soak.resources import control_groups, namespaces, processes
 
 @dataclass(frozen=True)
 class Footprint:
-    """A cluster's processes, their namespaces and who is in them, its directory, port and control groups."""
+    """A cluster's processes, their namespaces and members, its directory, port and control groups."""
 
     processes: tuple[psutil.Process, ...]
     namespaces: frozenset[str]
@@ -24,7 +24,7 @@ class Footprint:
 
     @classmethod
     def of(cls, root: Path) -> "Footprint":
-        """Take that of the cluster in ``root``."""
+        """Record the footprint of the cluster in ``root``."""
         running = processes(root)
         own_namespaces = set().union(*(namespaces(process.pid) for process in running)) - namespaces(
             os.getpid()
@@ -36,7 +36,7 @@ class Footprint:
         return cls(tuple(running), frozenset(own_namespaces), root, port, tuple(inside), groups)
 
     def left(self) -> list[str]:
-        """Return what is still there, in words."""
+        """Describe what remains."""
         remains = [f"process {process}" for process in self.processes if runs(process)]
         remains += [
             f"namespace {name} of {process.pid}"
@@ -61,7 +61,7 @@ class Footprint:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Tell whether a process is more than an entry that its parent has not yet taken note of."""
+    """Check whether a process is alive, and not a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

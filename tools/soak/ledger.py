@@ -1,4 +1,4 @@
-"""What the API server has acknowledged, and therefore must have at the end.
+"""The writes that the API server has acknowledged and must have at the end.
 
 A request whose answer never came may have been carried out or not, so an object can have several possible
 contents until a later request is acknowledged. Every update names the version that it changes: a request that
@@ -15,7 +15,7 @@ ABSENT = None
 
 @dataclass
 class Entry:
-    """An object that was ever requested.
+    """An object that was requested.
 
     Attributes:
         possible: The contents that it may have; `ABSENT` where it may not exist.
@@ -36,24 +36,24 @@ class Ledger:
         self.acknowledged = self.unanswered = 0
 
     def sent(self, key: Key, content: str | None) -> None:
-        """Note a request before it is sent; `ABSENT` deletes."""
+        """Record a request before it is sent; `ABSENT` deletes."""
         with self._lock:
             self._entries.setdefault(key, Entry()).possible.add(content)
 
     def answered(self, key: Key, content: str | None) -> None:
-        """Note that the API server has acknowledged it."""
+        """Record that the API server has acknowledged it."""
         with self._lock:
             entry = self._entries[key]
             entry.possible, entry.settled = {content}, content is ABSENT
             self.acknowledged += 1
 
     def refused(self, key: Key, content: str | None, before: set[str | None]) -> None:
-        """Note that the API server has refused it: what was possible before still is."""
+        """Record that the API server has rejected it, so that the earlier states remain possible."""
         with self._lock:
             self._entries[key].possible = set(before)
 
     def lost(self, key: Key, content: str | None) -> None:
-        """Note that no answer came."""
+        """Record that there was no response."""
         with self._lock:
             self._entries[key].settled = content is ABSENT
             self.unanswered += 1
@@ -73,7 +73,7 @@ class Ledger:
             ]
 
     def check(self, stored: Mapping[Key, str]) -> list[str]:
-        """Compare with what there is; return in words what is lost, changed, or not deleted."""
+        """Compare with the existing objects; describe what is lost, changed or not deleted."""
         problems = []
         with self._lock:
             for key, entry in self._entries.items():

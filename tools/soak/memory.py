@@ -21,7 +21,7 @@ ETCD_GROWTH, ETCD_SLACK = 1.2, 16 * 2**20
 
 @dataclass(frozen=True)
 class Sample:
-    """Bytes of a process at a moment; ``pid`` tells one that was started again from the one before."""
+    """Bytes of a process at a time; ``pid`` identifies a restarted one."""
 
     at: float
     pid: int
@@ -83,7 +83,7 @@ def growth(samples: Sequence[Sample], *, after: float) -> tuple[int, int] | None
 
 
 def grown(name: str, figures: tuple[int, int] | None) -> list[str]:
-    """Return a problem where the second figure is more than a tenth above the first, or there are none."""
+    """Return a problem if the second figure exceeds the first by more than a tenth, or one is missing."""
     if figures is None:
         return [f"{name} has not run long enough for its memory to be judged"]
     then, now = figures
@@ -91,7 +91,7 @@ def grown(name: str, figures: tuple[int, int] | None) -> list[str]:
 
 
 def unbounded(samples: Sequence[Sample]) -> list[str]:
-    """Return a problem where the largest size in the last third is far above that in the second."""
+    """Return a problem if the largest size in the last third is far above that in the second."""
     end = samples[-1].at
     second = max(sample.size for sample in samples if end / 3 <= sample.at < 2 * end / 3)
     last = max(sample.size for sample in samples if sample.at >= 2 * end / 3)

@@ -1,4 +1,4 @@
-"""A neighbour of whoever attacks: trains, asks DNS four times a second, and starts a pod every five seconds.
+"""A neighbour of the attacker: it trains, queries DNS, and starts a pod every five seconds.
 
 Nothing of theirs may end or be refused meanwhile; how long each answer and each start took is recorded.
 The tests of attacks and the soak use it; only the soak judges how long something took.
@@ -57,7 +57,7 @@ while True:
 
 @dataclass
 class Record:
-    """What the neighbour saw for a while.
+    """The neighbour's observations.
 
     Attributes:
         starts: Seconds from the creation of each pod to the end of its program.
@@ -85,7 +85,7 @@ class Record:
         }
 
     def late(self) -> list[str]:
-        """Name the waits above the bounds, a second for an answer and three for a pod."""
+        """Name the waits above the limits: one second for a response and three for a pod."""
         late_answers = sum(seconds > DNS_BOUND for seconds in self.dns) + self.lost
         late_starts = [round(seconds, 1) for seconds in self.starts if seconds > START_BOUND]
         problems = [f"{late_answers} answers of DNS were late or lost"] if late_answers else []
@@ -93,7 +93,7 @@ class Record:
 
 
 class Neighbour:
-    """A pod that trains and asks, and a thread that starts further pods.
+    """A pod that trains and sends queries, and a thread that starts further pods.
 
     Args:
         kube: Reaches the neighbour's namespace.
@@ -120,7 +120,7 @@ class Neighbour:
 
     @contextmanager
     def watching(self, *, starts: int = 1) -> Iterator[Record]:
-        """Record what the neighbour sees until the block ends, and for at least so many starts of pods."""
+        """Record the neighbour's observations until the block ends, for at least some pod starts."""
         record, start, before = Record(), time.time(), len(self._starts) + len(self._refused)
         try:
             yield record
@@ -172,7 +172,7 @@ class Neighbour:
             self._stopping.wait(max(0.0, start + START_SECONDS - time.time()))
 
     def _until(self, name: str, phases: tuple[str, ...], *, seconds: float) -> str:
-        """Watch a pod until it is in one of the phases, or the time is over; return its phase."""
+        """Watch a pod until it is in one of the phases, or the time limit; return its phase."""
         end, phase = time.monotonic() + seconds, ""
         while time.monotonic() < end:
             pods, version = self._kube.get_all_at("Pod", fields=f"metadata.name={name}")

@@ -1,4 +1,4 @@
-"""What is done to the cluster, and when: a pure function of the seed.
+"""Plan disturbances and their times as a pure function of the seed.
 
 Several things happen side by side. A lane is a sequence in which one thing happens at a time; lanes know
 nothing of each other, so one that is left out changes no other.
@@ -73,7 +73,7 @@ LANES = {
 
 
 def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Disturbance]:
-    """Return what is done when; the same for the same arguments. What lasts is undone in time.
+    """Plan the disturbances; the same arguments give the same plan. Lasting ones are undone in time.
 
     Example:
         >>> plan(7, seconds=60) == plan(7, seconds=60)

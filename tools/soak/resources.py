@@ -1,4 +1,4 @@
-"""Resources that a cluster holds at a moment, to check that what has ended has left nothing."""
+"""A snapshot of a cluster's resources, to check that ended pods leave nothing behind."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ def processes(root: Path) -> list[psutil.Process]:
 
 
 def component(root: Path, name: str) -> list[psutil.Process]:
-    """Return the processes of a component, by its name: one, or none while it is away."""
+    """Return the processes of a component by name: one, or none while it is down."""
     words = {"kubelet": "localkube.kubelet", "forkserver": "localkube.runtime.forkserver.server"}
     if name == "supervisor":
         return processes(root)[:1]
@@ -59,7 +59,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def namespaces(pid: int) -> set[str]:
-    """Return the namespaces of a process, as ``net:[4026531840]``; none when they are not to be seen."""
+    """Return the namespaces of a process, as ``net:[4026531840]``; none if they are not visible."""
     inodes = set()
     for kind in KINDS:
         with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ def namespaces(pid: int) -> set[str]:
 
 
 def own_memory(process: psutil.Process) -> int:
-    """Return the bytes of a process, each shared page counted by the share that it has.
+    """Return the proportional set size of a process in bytes.
 
     Without pages of files: their share grows when another process ends that has the same library.
     """
@@ -79,7 +79,7 @@ def own_memory(process: psutil.Process) -> int:
 
 @dataclass(frozen=True)
 class ResourceCounts:
-    """What must be the same again after any number of pods.
+    """Resources that must return to the same level after any number of pods.
 
     Attributes:
         processes: How many, by their program.
@@ -122,7 +122,7 @@ class ResourceCounts:
         )
 
     def differences(self, before: "ResourceCounts") -> list[str]:
-        """Return in words what there is more of than before, or less."""
+        """Describe what has increased or decreased."""
         old, new = asdict(before), asdict(self)
         return [f"{name}: {old[name]} became {new[name]}" for name in new if new[name] != old[name]]
 
@@ -159,7 +159,7 @@ def _files(root: Path) -> dict[str, int]:
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """The names of all that is below a folder, without what is removed meanwhile."""
+    """List the names of all entries below a folder, ignoring those removed meanwhile."""
     for _, folders, files in os.walk(folder):
         yield from (*folders, *files)
 
@@ -172,7 +172,7 @@ def control_groups(root: Path) -> Iterator[Path]:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder, as they take room on the disk."""
+    """Return the disk usage of all files below a folder in bytes."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):

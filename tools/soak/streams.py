@@ -1,4 +1,4 @@
-"""A flood of streams at a pod, by one client of the API server: exec, attach, port-forward and logs.
+"""Flood a pod with streams of one API client: exec, attach, port-forward and logs.
 
 Each stream opens again when it has ended or was refused, as programs do that lose their connection.
 """
@@ -29,7 +29,7 @@ FLOODS: dict[str, tuple[str, Mapping[str, object], bytes]] = {
 
 
 async def flood(pod: str, name: str, *, tls: ssl.SSLContext, streams: int, seconds: float) -> Counter[str]:
-    """Open streams for a while; count those that opened, their bytes, and what the others were refused with.
+    """Open streams for a while; count opened ones, their bytes, and the errors of the others.
 
     Args:
         pod: Its URL.

@@ -1,4 +1,4 @@
-"""The soak: attendees at work while things fail, and what must hold in the end."""
+"""The soak test: attendees work during faults, and invariants must hold at the end."""
 
 import contextlib
 import time
@@ -30,7 +30,7 @@ STANDSTILL = 300.0  # a Job waits so long at most before it starts another pod
 
 
 def _call(act: Callable[[], object]) -> list[str]:
-    """Do it, and name no problem: what is wrong raises."""
+    """Run it; a problem raises an exception."""
     act()
     return []
 
@@ -62,7 +62,7 @@ class Soak:
         self._failed: dict[str, int] = {}
 
     def start(self, attendees: int, *, attacks: int) -> None:
-        """Make the attendees, let each do everything once, try some attacks, and count."""
+        """Create the attendees, let each do everything once, try some attacks, and take a snapshot."""
         kubectl = self.cluster.kubectl_command()
         for number in range(1, attendees + 1):
             created = workshop.add(f"{number:02}", cluster=self.cluster, cpu="4", memory="8Gi")
@@ -85,7 +85,7 @@ class Soak:
         self.say({"what": "start", "counts": vars(self.counts)})
 
     def disturb(self, disturbances: Iterable[Disturbance], *, seconds: float) -> None:
-        """Do everything in its time; lanes side by side."""
+        """Run the plan's lanes in parallel."""
         self.sampler = Sampler(self.root)
         self.attacker.move_in()
         began = time.monotonic()
@@ -128,7 +128,7 @@ class Soak:
         self.say(vars(disturbance) | {"late": round(late, 1), "took": round(took, 1), "came": came})
 
     def finish(self) -> dict[str, Any]:
-        """Undo everything, wait until it is quiet, and judge."""
+        """Undo everything, wait until the cluster is idle, and check the invariants."""
         self.faults.undo_all()
         self._settle("everything's end")
         self.training = attacker.compare(self.attacker.leave(), self.attacker.attacks)
@@ -149,7 +149,7 @@ class Soak:
         return self._verdict()
 
     def _differences(self) -> list[str]:
-        """Count again; what ends and is started again has other processes a while later."""
+        """Take another snapshot later, as restarted components have new processes."""
         try:
             before = {process.pid for process in processes(self.root)}
             time.sleep(STEADY)

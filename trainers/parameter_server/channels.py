@@ -26,15 +26,15 @@ CALL_SECONDS = 20
 GIVE_UP_SECONDS = 900
 
 
-class Gone(Exception):
+class PeerUnavailable(Exception):
     """The peer did not answer within the time limit."""
 
 
 T = TypeVar("T")
 
 
-class Ended(grpc.RpcError):
-    """The peer has ended a stream in good order, as it does when it ends itself."""
+class StreamEnded(grpc.RpcError):
+    """The peer has closed a stream properly, as it does when it exits."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
@@ -44,7 +44,7 @@ class Ended(grpc.RpcError):
 
 
 class StreamedCalls:
-    """Calls over one stream, opened by the first and, after an error, by the next: a third of a call's cost.
+    """Calls over a shared stream, which cost a third of unary calls; reopened after an error.
 
     Args:
         method: A stub's method that answers each request of a stream with one response.
@@ -56,7 +56,7 @@ class StreamedCalls:
         self._requests: SimpleQueue[object] = SimpleQueue()
 
     def __call__(self, request: object, *, timeout: float | None = None) -> Any:
-        """Send a request and return its response; a time limit is `close`, by another thread.
+        """Send a request and return its response; another thread may limit the time by `close`.
 
         Raises:
             grpc.RpcError: There is no response; a repeated request opens another stream.
@@ -70,7 +70,7 @@ class StreamedCalls:
             return next(call)
         except StopIteration:
             self.close()
-            raise Ended from None
+            raise StreamEnded from None
         except grpc.RpcError:
             self.close()
             raise
@@ -88,7 +88,7 @@ def connect(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=OPTIONS)
 
 
-def insist(
+def call_with_retry(
     method: Callable[..., T],
     request: object,
     *,
@@ -99,12 +99,12 @@ def insist(
 
     Args:
         method: A stub's method.
-        request: The same one each time: all calls here are idempotent.
+        request: Repeated unchanged, as all calls here are idempotent.
         seconds: The time limit.
         stop: Called between attempts; True ends them.
 
     Raises:
-        Gone: No answer within the time limit, or ``stop`` returned True.
+        PeerUnavailable: No answer within the time limit, or ``stop`` returned True.
         grpc.RpcError: The peer answered with an error.
     """
     deadline, pause = time.monotonic() + seconds, 0.05
@@ -115,6 +115,6 @@ def insist(
             if error.code() not in TRANSIENT:
                 raise
             if time.monotonic() > deadline or (stop is not None and stop()):
-                raise Gone(f"no answer: {error.details()}") from error
+                raise PeerUnavailable(f"no answer: {error.details()}") from error
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(1.0, pause * 2)

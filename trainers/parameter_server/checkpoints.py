@@ -1,7 +1,7 @@
 """A server's checkpoints on the volume: written atomically; loading takes the newest readable one.
 
-The format is numpy's archive of arrays, each tensor as its bytes, with a JSON text that describes them:
-reading it runs no code, and each member has a checksum. The server decides when to save.
+The format is a NumPy archive with the bytes of each tensor and a JSON description. Reading it runs no code,
+and each member has a checksum. The server decides when to save.
 """
 
 import io
@@ -17,7 +17,7 @@ import torch
 
 KEEP = 2
 NAME = re.compile(r"version-(\d+)\.npz")
-TENSOR = "tensor"  # the key that represents one in the JSON
+TENSOR = "tensor"  # the key of a tensor in the JSON
 
 
 def path_of(folder: Path, version: int) -> Path:
@@ -39,16 +39,16 @@ def save(folder: Path, version: int, state: dict[str, Any]) -> int:
     arrays: list[np.ndarray] = []
     text = json.dumps(_plain(state, arrays))
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".new.{os.getpid()}"
+    temporary = folder / f".new.{os.getpid()}"
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, about=np.frombuffer(text.encode(), np.uint8), **_named(arrays))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
-        beside.replace(path_of(folder, version))
+        temporary.replace(path_of(folder, version))
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     for old in _versions(folder)[KEEP:]:
         path_of(folder, old).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""One evaluation: the test records as tasks, each result counted once, at a fixed version of the parameters.
+"""One evaluation: test records as tasks, counted once each, at a fixed version of the parameters.
 
-It runs during training: workers get its tasks first. The module has no I/O, like the ledger; the master and
-the servers decide which parameters are kept, and for how long.
+It runs during training, and workers get its tasks first. Like the ledger, the module has no I/O; the master
+and the servers decide which parameters are kept and for how long.
 """
 
 from collections import Counter, deque
@@ -40,15 +40,15 @@ class Evaluation:
         self._metrics: Counter[str] = Counter()
         self._tasks = len(starts)
 
-    def next(self, worker: int, now: float, *, patience: float) -> Portion | None:
-        """Return a task for a worker; after ``patience`` seconds also one that another worker has."""
+    def next(self, worker: int, now: float, *, timeout: float) -> Portion | None:
+        """Return a task for a worker; after ``timeout`` seconds also one that another worker has."""
         for portion, holder, since in list(self._doing.values()):
-            if holder == worker or since < now - patience:
+            if holder == worker or since < now - timeout:
                 self._doing[portion.number] = (portion, worker, now)
                 return portion
         while self._todo:
             portion = self._todo.popleft()
-            if portion.number not in self._scores:  # a lost worker's results may come after all
+            if portion.number not in self._scores:  # a lost worker's results may still arrive
                 self._doing[portion.number] = (portion, worker, now)
                 return portion
         return None
@@ -77,8 +77,8 @@ class Evaluation:
         return len(self._scores) == self._tasks
 
     def result(self) -> dict[str, float | int]:
-        """Return accuracy, mean loss and the number of images; with metrics of the user's, these instead."""
+        """Return accuracy or the user's metrics, the mean loss and the number of images."""
         images, correct, loss = (sum(column) for column in zip(*self._scores.values(), strict=True))
         means = {name: round(total / images, 5) for name, total in self._metrics.items()}
-        judged = means or {"accuracy": round(correct / images, 5), "correct": correct}
-        return judged | {"loss": round(loss / images, 5), "images": images}
+        metrics = means or {"accuracy": round(correct / images, 5), "correct": correct}
+        return metrics | {"loss": round(loss / images, 5), "images": images}

@@ -6,7 +6,7 @@ import sys
 import time
 
 
-class Teller:
+class EventLogger:
     """Write events of one process.
 
     Args:
@@ -16,16 +16,16 @@ class Teller:
     """
 
     def __init__(self, role: str, index: int, world_size: int) -> None:
-        self._who = {"rank": index, "world_size": world_size, "role": role}
+        self._labels = {"rank": index, "world_size": world_size, "role": role}
 
     def __call__(self, event: str, **fields: object) -> None:
         """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
-        line = {"event": event, "time": time.time()} | self._who | fields
+        line = {"event": event, "time": time.time()} | self._labels | fields
         sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
 
 def set_up_log(level: str) -> None:
-    """Write lines for people to stdout, too, from a level on; programs skip them, as they are no JSON."""
+    """Also log readable lines from a level on to stdout; programs skip them, as they are not JSON."""
     form = "[%(asctime)s] [%(levelname)s] %(message)s"
     logging.basicConfig(stream=sys.stdout, level=level, format=form)

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .evaluation import Evaluation
-from .events import Teller
+from .events import EventLogger
 from .protocol_pb2 import EVALUATE, OVER, SAVE, TRAIN, WAIT, Progress, Registration, Task
 from .settings import JobSettings
 from .tasks import Ledger
 
 SAVE_SECONDS = 30.0  # after which another worker is assigned to write the model file
-TOLD_TASKS = 10_000  # in an epoch; a job with more does not log each
-EVALUATION_PATIENCE = 10.0
+MAX_LOGGED_TASKS = 10_000  # per epoch; a job with more does not log its tasks
+EVALUATION_TIMEOUT = 10.0
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _Staleness:
 
 
 @dataclass
-class WorkerSeen:
+class WorkerRecord:
     """A worker: the time of its last report, and its results."""
 
     at: float
@@ -59,7 +59,7 @@ class JobState:
         settings: The job's settings.
         records: The number of training records.
         test_records: The number of test records.
-        tell: Logs events.
+        log_event: Logs events.
         write: Appends a line to the journal.
         clock: A monotonic clock, in seconds.
     """
@@ -67,7 +67,7 @@ class JobState:
     settings: JobSettings
     records: int
     test_records: int
-    tell: Teller
+    log_event: EventLogger
     write: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -81,22 +81,22 @@ class JobState:
             seed=self.settings.seed,
         )
         self.servers: list[ServerProcess | None] = [None] * self.settings.servers
-        self.workers: dict[int, WorkerSeen] = {}
+        self.workers: dict[int, WorkerRecord] = {}
         self.evaluation: Evaluation | None = None
         self.evaluations = 0  # number of evaluations started
         self.next_evaluation = self.settings.evaluation_steps or None
-        self.wanted = False  # an evaluation is due
-        self.judged = False  # the final model has been evaluated
+        self.evaluation_due = False
+        self.evaluated = False  # the final model has been evaluated
         self.saved = not self.settings.model_file
         self.failed = ""
         self.failures: dict[str, int] = {}
-        self.steps_at: dict[int, int] = {}  # the progress when a server was last lost
+        self.steps_at: dict[int, int] = {}  # the number of steps when a server was last lost
         self.replaced: set[int] = set()  # incarnations of replaced servers
         self.next_worker = 0
-        self.news = threading.Event()  # something happened that the master's loop need not wait for
+        self.changed = threading.Event()  # wakes the master's loop
         self._saving: tuple[int, float] | None = None
         self._staleness = _Staleness()
-        self._tells_tasks = self.ledger.tasks <= TOLD_TASKS
+        self._logs_tasks = self.ledger.tasks <= MAX_LOGGED_TASKS
 
     # Requests of workers
 
@@ -109,24 +109,24 @@ class JobState:
                 return Task(kind=OVER)
             if not self.ready:
                 return Task(kind=WAIT)
-            judging = self.evaluation
-            if judging is not None and not judging.done:
-                portion = judging.next(worker, now, patience=EVALUATION_PATIENCE)
+            evaluation = self.evaluation
+            if evaluation is not None and not evaluation.done:
+                portion = evaluation.next(worker, now, timeout=EVALUATION_TIMEOUT)
                 if portion is not None:
                     return Task(
                         kind=EVALUATE,
                         id=portion.number,
                         start=portion.start,
                         end=portion.end,
-                        pin=judging.number,
+                        pin=evaluation.number,
                     )
-            handed = self.ledger.next(worker, now)
-            if handed is not None:
-                task = handed.epoch * self.ledger.tasks + handed.task
-                if self._tells_tasks:
-                    self._tell_task(task, "doing", worker, handed.minibatches, again=handed.again)
-                return Task(kind=TRAIN, id=task, epoch=handed.epoch, minibatches=handed.minibatches)
-            if self.ledger.over and self.judged and not self.saved and self._may_save(worker, now):
+            assigned = self.ledger.next(worker, now)
+            if assigned is not None:
+                task = assigned.epoch * self.ledger.tasks + assigned.task
+                if self._logs_tasks:
+                    self._log_task(task, "doing", worker, assigned.minibatches, again=assigned.again)
+                return Task(kind=TRAIN, id=task, epoch=assigned.epoch, minibatches=assigned.minibatches)
+            if self.ledger.over and self.evaluated and not self.saved and self._may_save(worker, now):
                 return Task(kind=SAVE, pin=self.evaluations)
             return Task(kind=WAIT)
 
@@ -134,7 +134,7 @@ class JobState:
         """Count a worker's completed minibatches; return the uncounted minibatches of their tasks."""
         with self.lock:
             worker = progress.worker
-            record = self.heard(worker)
+            record = self.mark_alive(worker)
             left = []
             if progress.minibatches and self._same_servers(progress.incarnations):
                 left = self._count(worker, record, progress.epoch, list(progress.minibatches))
@@ -147,39 +147,39 @@ class JobState:
                     staleness.total + behind,
                     staleness.pushes + 1,
                 )
-            judging = self.evaluation
+            evaluation = self.evaluation
             for score in progress.scores:
-                if judging is not None and judging.number == score.evaluation:
+                if evaluation is not None and evaluation.number == score.evaluation:
                     names = ("images", "correct", "loss", "metrics")
-                    judging.report(score.task, **{name: getattr(score, name) for name in names})
-                    if judging.done:
-                        self.news.set()
+                    evaluation.report(score.task, **{name: getattr(score, name) for name in names})
+                    if evaluation.done:
+                        self.changed.set()
             if progress.pin_lost:
                 self.evaluate_again()
             if progress.saved and not self.saved:
                 self.saved = True
                 self.write({"saved": True})
-                self.news.set()
+                self.changed.set()
             if progress.leaving:
-                self.lost(worker, "it was asked to leave")
+                self.lost(worker, "it was stopped")
             return left
 
-    def _count(self, worker: int, record: WorkerSeen, epoch: int, minibatches: list[int]) -> list[int]:
+    def _count(self, worker: int, record: WorkerRecord, epoch: int, minibatches: list[int]) -> list[int]:
         new, finished = self.ledger.report(epoch, minibatches, self.clock())
         record.counted += new
         if new:
             self.write({"done": [epoch, _ranges(minibatches)]})
             if self.ledger.complete(epoch):
-                self.news.set()
-        for task in finished if self._tells_tasks else ():
+                self.changed.set()
+        for task in finished if self._logs_tasks else ():
             first = task * self.ledger.per_task
             its = range(first, min(first + self.ledger.per_task, self.ledger.minibatches))
-            self._tell_task(epoch * self.ledger.tasks + task, "done", worker, its)
+            self._log_task(epoch * self.ledger.tasks + task, "done", worker, its)
         steps = self.ledger.steps
         if self.next_evaluation is not None and steps >= self.next_evaluation and self.test_records:
             interval = self.settings.evaluation_steps
             self.next_evaluation = (steps // interval + 1) * interval
-            self.wanted = True
+            self.evaluation_due = True
         return self._left(epoch, minibatches)
 
     def _left(self, epoch: int, minibatches: Iterable[int]) -> list[int]:
@@ -192,23 +192,23 @@ class JobState:
             return True
         return False
 
-    def _tell_task(
+    def _log_task(
         self, task: int, state: str, worker: int, minibatches: Iterable[int], **more: object
     ) -> None:
         spans = (self.ledger.records_of(number) for number in minibatches)
         records = sum(end - start for start, end in spans)
-        self.tell("task", id=task, state=state, worker=worker, records=records, **more)
+        self.log_event("task", id=task, state=state, worker=worker, records=records, **more)
 
     # Liveness
 
-    def heard(self, worker: int) -> WorkerSeen:
+    def mark_alive(self, worker: int) -> WorkerRecord:
         """Record that a worker is alive."""
         with self.lock:
             record = self.workers.get(worker)
             if record is None:
-                record = self.workers[worker] = WorkerSeen(self.clock())
+                record = self.workers[worker] = WorkerRecord(self.clock())
                 self.next_worker = max(self.next_worker, worker + 1)
-                self.tell_world()
+                self.log_world()
             record.at = self.clock()
             return record
 
@@ -219,33 +219,33 @@ class JobState:
             if record is None or record.gone:
                 return
             record.gone = True
-            self._take_back(worker)
-            self.news.set()
-            self.tell("lost", role="worker", worker=worker, reason=why)
-            self.tell_world()
+            self._requeue(worker)
+            self.changed.set()
+            self.log_event("lost", role="worker", worker=worker, reason=why)
+            self.log_world()
 
     def silent(self, seconds: float) -> None:
         """Return the tasks of silent workers to todo; the workers may come back."""
         with self.lock:
-            for worker in self.ledger.holders():
+            for worker in self.ledger.busy_workers():
                 if self.workers[worker].at < self.clock() - seconds:
-                    self._take_back(worker)
+                    self._requeue(worker)
 
-    def _take_back(self, worker: int) -> None:
+    def _requeue(self, worker: int) -> None:
         key = self.ledger.lost(worker)
         if self.evaluation is not None:
             self.evaluation.lost(worker)
         if self._saving is not None and self._saving[0] == worker:
             self._saving = None
-        if key is not None and self._tells_tasks:
+        if key is not None and self._logs_tasks:
             epoch, task = key
             left = self.ledger.left(epoch, task)
-            self._tell_task(epoch * self.ledger.tasks + task, "todo", worker, left)
+            self._log_task(epoch * self.ledger.tasks + task, "todo", worker, left)
 
-    def tell_world(self) -> None:
+    def log_world(self) -> None:
         """Log the number of workers and servers."""
         workers = sum(not record.gone for record in self.workers.values())
-        self.tell("world", workers=workers, servers=sum(server is not None for server in self.servers))
+        self.log_event("world", workers=workers, servers=sum(server is not None for server in self.servers))
 
     # Servers
 
@@ -272,11 +272,13 @@ class JobState:
                     again += reopened
                     self.write({"bits": [epoch, pack_bits(self.ledger.snapshot()[epoch])]})
             if registration.restored or again or another:
-                self.tell("restored", server=registration.index, version=registration.version, again=again)
+                self.log_event(
+                    "restored", server=registration.index, version=registration.version, again=again
+                )
             if another and self.evaluation is not None:
                 self.evaluate_again()
-            self.tell_world()
-            self.news.set()
+            self.log_world()
+            self.changed.set()
 
     def pulse(self, index: int, incarnation: int, version: int) -> bool:
         """Record that a server is alive; return True if it is registered."""
@@ -309,18 +311,18 @@ class JobState:
     @property
     def over(self) -> bool:
         """True if the job is complete or has failed."""
-        return bool(self.failed) or (self.ledger.over and self.judged and self.saved)
+        return bool(self.failed) or (self.ledger.over and self.evaluated and self.saved)
 
     def evaluate_again(self) -> None:
         """Abort the running evaluation and start it again."""
         with self.lock:
             if self.evaluation is not None and not self.evaluation.done:
                 self.evaluation = None
-                self.wanted = True
+                self.evaluation_due = True
             elif self.ledger.over and not self.saved:  # the parameters for the model file are lost
-                self.judged = False
+                self.evaluated = False
 
-    def take_staleness(self) -> dict[str, float] | None:
+    def pop_staleness(self) -> dict[str, float] | None:
         """Return the staleness of gradients since the last call; None if there were none."""
         with self.lock:
             staleness, self._staleness = self._staleness, _Staleness()
@@ -338,10 +340,10 @@ class JobState:
             self.failures[kind] = self.failures.get(kind, 0) + 1
             if self.failures[kind] > most and not self.over:
                 times = f"{self.failures[kind]} times: " if self.failures[kind] > 1 else ""
-                self.give_up(f"{times}{reason}")
+                self.fail_now(f"{times}{reason}")
             return bool(self.failed)
 
-    def give_up(self, reason: str) -> None:
+    def fail_now(self, reason: str) -> None:
         """Fail the job."""
         with self.lock:
             self.failed = reason
@@ -359,7 +361,7 @@ class JobState:
                 "first_open": self.ledger.first_open,
                 "bits": bits,
                 "evaluations": self.evaluations,
-                "judged": self.judged,
+                "evaluated": self.evaluated,
                 "saved": self.saved,
                 "failed": self.failed,
                 "next_worker": self.next_worker,
@@ -378,7 +380,7 @@ class JobState:
             )
         bits = {int(epoch): _unpack_bits(its) for epoch, its in begin["bits"].items()}
         self.ledger.restore(begin["first_open"], bits)
-        self.evaluations, self.judged = begin["evaluations"], begin["judged"]
+        self.evaluations, self.evaluated = begin["evaluations"], begin["evaluated"]
         self.saved, self.failed = begin["saved"], begin["failed"]
         self.next_worker = max(self.next_worker, begin["next_worker"])
         for line in lines[1:]:
@@ -398,8 +400,8 @@ class JobState:
             self.ledger.close(value)
         elif what == "evaluations":
             self.evaluations = value
-        elif what == "judged":
-            self.judged = value
+        elif what == "evaluated":
+            self.evaluated = value
         elif what == "worker":
             self.next_worker = max(self.next_worker, value)
         elif what == "saved":

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
-from .crew import SERVER, WORKER, Crew
 from .evaluation import Evaluation
-from .events import Teller, set_up_log
+from .events import EventLogger, set_up_log
 from .job import JobState
+from .processes import SERVER, WORKER, ProcessManager
 from .protocol_pb2 import (
     Failure,
     JoinRequest,
@@ -43,15 +43,15 @@ from .protocol_pb2 import (
 )
 from .records import Records
 
-if TYPE_CHECKING:  # it loads the Kubernetes client
+if TYPE_CHECKING:  # imports the Kubernetes client
     from .pods import Pods
 
 TICK_SECONDS = 0.1
-HOLD_SECONDS = 0.2  # the maximum delay of an answer to a waiting worker, which may want to leave
-LATELY_SECONDS = 5.0  # a worker that has reported within this time is alive
+MAX_WAIT_SECONDS = 0.2  # maximum delay of a response to a waiting worker, which may have to leave
+ALIVE_SECONDS = 5.0  # a worker that has reported within this time is alive
 STALENESS_SECONDS = 2.0
-FAREWELL_SECONDS = 10.0
-COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
+FINISH_SECONDS = 10.0
+FULL_VOLUME_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
 SUPERSEDED = 3  # exit status: another master continues the job, which has not failed
 
@@ -61,14 +61,14 @@ log = logging.getLogger(__name__)
 class MasterService(protocol_pb2_grpc.MasterServicer):
     """The master's gRPC service for workers and servers."""
 
-    def __init__(self, job: JobState, crew: Crew | None) -> None:
-        self._job, self._crew = job, crew
+    def __init__(self, job: JobState, processes: ProcessManager | None) -> None:
+        self._job, self._processes = job, processes
         self._woken = asyncio.Event()
-        self.told: set[int] = set()  # workers that know that the job is complete
+        self.informed: set[int] = set()  # workers that know that the job is complete
 
     async def Join(self, request: JoinRequest, context: grpc.aio.ServicerContext) -> protocol_pb2.Job:
         if request.role == "worker":
-            self._job.heard(request.index)
+            self._job.mark_alive(request.index)
         return protocol_pb2.Job(settings=self._job.settings.to_json())
 
     async def RegisterServer(self, request: Registration, context: grpc.aio.ServicerContext) -> Nothing:
@@ -82,7 +82,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
             known = self._job.pulse(request.index, request.incarnation, request.version)
             replaced = request.incarnation in self._job.replaced
             return Orders(unknown=not known and not replaced, over=replaced)
-        return Orders(over=self._job.heard(request.index).gone)
+        return Orders(over=self._job.mark_alive(request.index).gone)
 
     async def Servers(self, request: Nothing, context: grpc.aio.ServicerContext) -> protocol_pb2.ServerList:
         with self._job.lock:
@@ -101,8 +101,8 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
             if task.kind == protocol_pb2.WAIT:
                 task = await self._wait_for_task(request.worker)
             if task.kind == protocol_pb2.OVER:
-                self.told.add(request.worker)
-                self._job.news.set()
+                self.informed.add(request.worker)
+                self._job.changed.set()
             yield task
 
     async def Report(self, request: Progress, context: grpc.aio.ServicerContext) -> Left:
@@ -111,17 +111,17 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
 
     async def Fail(self, request: Failure, context: grpc.aio.ServicerContext) -> Nothing:
         if request.role == "worker":
-            self._job.lost(request.index, "it has failed")
-        if self._crew is not None:
-            self._crew.blame(request.role, request.index, request.reason)
+            self._job.lost(request.index, "it failed")
+        if self._processes is not None:
+            self._processes.record_failure(request.role, request.index, request.reason)
         else:
             self._job.fail("error", f"{request.role} {request.index} failed: {request.reason}", most=0)
         return Nothing()
 
     async def _wait_for_task(self, worker: int) -> protocol_pb2.Task:
-        """Try again after each iteration of the master's loop, or answer WAIT after ``HOLD_SECONDS``."""
+        """Try again after each iteration of the master's loop, or answer WAIT after ``MAX_WAIT_SECONDS``."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_SECONDS):
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
                 while True:
                     await self._woken.wait()
                     task = self._job.next_task(Progress(worker=worker))
@@ -135,25 +135,27 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         woken.set()
 
     async def _wait_for_servers(self, request: Progress, context: grpc.aio.ServicerContext) -> None:
-        """Let the worker retry its report later: a new master does not know the servers' state yet."""
+        """Make the worker retry its report later, as a new master does not know the servers' state yet."""
         if request.minibatches and not self._job.ready and not self._job.over:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
 
 
-class Conductor:
+class ControlLoop:
     """The master's control loop, ten times a second.
 
     Args:
         job: Its state.
         book: The journal.
-        crew: Manages the processes; None if they are started elsewhere.
-        tell: Logs events.
+        processes: Manages the processes; None if they are started elsewhere.
+        log_event: Logs events.
     """
 
-    def __init__(self, job: JobState, book: journal.Journal, crew: Crew | None, tell: Teller) -> None:
-        self._job, self._book, self._crew, self._tell = job, book, crew, tell
+    def __init__(
+        self, job: JobState, book: journal.Journal, processes: ProcessManager | None, log_event: EventLogger
+    ) -> None:
+        self._job, self._book, self._processes, self._log_event = job, book, processes, log_event
         self._stubs: dict[str, tuple[grpc.Channel, protocol_pb2_grpc.ServerStub]] = {}
-        self._flushed = self._told = time.monotonic()
+        self._flushed = self._staleness_at = time.monotonic()
         self._began = time.monotonic()
 
     def tick(self) -> None:
@@ -163,31 +165,31 @@ class Conductor:
             journal.Superseded: Another master has taken over.
         """
         self._write()
-        if self._crew is not None:
-            self._crew.tick()
+        if self._processes is not None:
+            self._processes.tick()
         self._job.silent(self._job.settings.silent_seconds)
         if self._job.ready and not self._job.over:
             with suppress(grpc.RpcError, LookupError):  # a server is being replaced; retry in the next tick
                 self._close_epochs()
                 self._evaluate()
-        if time.monotonic() - self._told > STALENESS_SECONDS:
-            self._tell_staleness()
+        if time.monotonic() - self._staleness_at > STALENESS_SECONDS:
+            self._log_staleness()
 
     def end(self, workers: set[int]) -> None:
-        """Stop the servers, delete the pods that no message reached, and write the journal to the disk.
+        """Stop the servers, delete the pods that cannot be reached, and write the journal to the disk.
 
         Args:
             workers: The workers that know that the job is complete.
         """
-        self._tell_staleness()
+        self._log_staleness()
         reached = {(WORKER, index) for index in workers}
         for index, server in enumerate(self._job.servers):
             if server is not None:
                 with suppress(grpc.RpcError):
                     self._stub(server.address).End(Nothing(), timeout=5)
                     reached.add((SERVER, index))
-        if self._crew is not None:
-            self._crew.dismiss(reached=reached)
+        if self._processes is not None:
+            self._processes.delete_unreached(reached=reached)
         self._book.close()
 
     def _write(self) -> None:
@@ -200,8 +202,8 @@ class Conductor:
                     self._book.renew({"begin": 1} | self._job.snapshot())
             self._book.flush()
         except OSError as error:  # the volume is full; the lines are kept
-            self._tell("broken", what="journal", reason=str(error))
-            self._flushed += COMPLAIN_SECONDS
+            self._log_event("broken", what="journal", reason=str(error))
+            self._flushed += FULL_VOLUME_SECONDS
 
     def _close_epochs(self) -> None:
         """Close a complete epoch once every server has saved it to the disk."""
@@ -212,18 +214,18 @@ class Conductor:
                 self._stub(server.address)
                 .Save(SaveRequest(first_open=number), timeout=SAVE_SECONDS)
                 .incarnation
-                for server in self._present()
+                for server in self._registered_servers()
             ]
             with job.lock:
-                same = [server.incarnation for server in self._present()] == saved
+                same = [server.incarnation for server in self._registered_servers()] == saved
                 if not same or not job.ledger.complete(number):
-                    return  # a server was replaced meanwhile, and lacks updates
+                    return  # a server was replaced meanwhile and lacks updates
                 job.ledger.close(number)
                 job.write({"closed": number})
             seconds = time.monotonic() - self._began
-            self._tell("epoch", epoch=number, records=job.records, seconds=round(seconds, 3))
+            self._log_event("epoch", epoch=number, records=job.records, seconds=round(seconds, 3))
             self._began = time.monotonic()
-            self._tell_staleness()
+            self._log_staleness()
 
     def _evaluate(self) -> None:
         """Start an evaluation that is due, and finish a completed one."""
@@ -233,21 +235,21 @@ class Conductor:
             with job.lock:
                 job.evaluation = None
                 if job.ledger.over and running.step == job.ledger.steps:
-                    job.judged = True
-                    job.write({"judged": True})
-            self._tell_result(running)
-            if not job.judged:
+                    job.evaluated = True
+                    job.write({"evaluated": True})
+            self._log_result(running)
+            if not job.evaluated:
                 self._unpin(running.number)
-        elif running is None and (job.wanted or (job.ledger.over and not job.judged)):
+        elif running is None and (job.evaluation_due or (job.ledger.over and not job.evaluated)):
             self._begin_evaluation()
 
-    def _tell_result(self, evaluation: Evaluation) -> None:
+    def _log_result(self, evaluation: Evaluation) -> None:
         if self._job.settings.mode == "prediction":
-            self._tell("predictions", images=evaluation.records)
+            self._log_event("predictions", images=evaluation.records)
             log.info("Predictions for %d records", evaluation.records)
             return
         result = evaluation.result()
-        self._tell("eval", version=evaluation.step, **result)
+        self._log_event("eval", version=evaluation.step, **result)
         figures = ", ".join(f"{name} = {value}" for name, value in result.items())
         when = f" at step {evaluation.step}" if self._job.settings.epochs else ""
         log.info("Evaluation%s: %s", when, figures)
@@ -258,31 +260,31 @@ class Conductor:
         with job.lock:
             job.evaluations += 1
             job.write({"evaluations": job.evaluations})
-            job.wanted = False
+            job.evaluation_due = False
             number, step = job.evaluations, job.ledger.steps
-            servers = self._present()
+            servers = self._registered_servers()
         try:
             for server in servers:
                 self._stub(server.address).Pin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
         except grpc.RpcError:
-            job.wanted = True
+            job.evaluation_due = True
             raise
         with job.lock:
-            incarnations = [server.incarnation for server in self._present()]
+            incarnations = [server.incarnation for server in self._registered_servers()]
             if incarnations != [server.incarnation for server in servers]:
-                job.wanted = True
+                job.evaluation_due = True
             elif job.test_records:
                 size = job.settings.minibatch * job.settings.minibatches_per_task
                 job.evaluation = Evaluation(number, records=job.test_records, size=size, step=step)
             elif job.ledger.over:
-                job.judged = True
-                job.write({"judged": True})
+                job.evaluated = True
+                job.write({"evaluated": True})
 
     def _unpin(self, number: int) -> None:
-        for server in self._present():
+        for server in self._registered_servers():
             self._stub(server.address).Unpin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
 
-    def _present(self) -> list[Any]:
+    def _registered_servers(self) -> list[Any]:
         servers = list(self._job.servers)
         if None in servers:
             raise LookupError("a server has not registered")
@@ -294,14 +296,14 @@ class Conductor:
             self._stubs[address] = (channel, protocol_pb2_grpc.ServerStub(channel))
         return self._stubs[address][1]
 
-    def _tell_staleness(self) -> None:
-        self._told = time.monotonic()
-        staleness = self._job.take_staleness()
+    def _log_staleness(self) -> None:
+        self._staleness_at = time.monotonic()
+        staleness = self._job.pop_staleness()
         if staleness is not None:
-            self._tell("staleness", **staleness)
+            self._log_event("staleness", **staleness)
 
 
-def recover(job: JobState, folder: Path, tell: Teller) -> journal.Journal:
+def recover(job: JobState, folder: Path, log_event: EventLogger) -> journal.Journal:
     """Read the previous master's journal, if there is one, and start the next.
 
     Raises:
@@ -316,7 +318,7 @@ def recover(job: JobState, folder: Path, tell: Teller) -> journal.Journal:
             raise SystemExit(
                 f"the journal in {folder} does not fit: {error}; use another --state-dir"
             ) from error
-        tell("resume", journal=number, epoch=job.ledger.first_open, steps=job.ledger.steps)
+        log_event("resume", journal=number, epoch=job.ledger.first_open, steps=job.ledger.steps)
     return journal.Journal(folder, {"begin": 1} | job.snapshot())
 
 
@@ -324,12 +326,12 @@ def open_pods(templates: Path | None, job: str, stack: ExitStack) -> "Pods | Non
     """Return the job's pods; None if it has none."""
     if templates is None:
         return None
-    from .pods import in_this_pod  # imported only here: it loads the Kubernetes client
+    from .pods import in_this_pod  # imports the Kubernetes client
 
     return stack.enter_context(in_this_pod(templates, job))
 
 
-def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tell: Teller) -> int:
+def run_job(options: argparse.Namespace, job_settings: settings.JobSettings, log_event: EventLogger) -> int:
     """Run the job to completion; return the exit status."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -341,13 +343,13 @@ def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tel
         pods = open_pods(options.pods, job_settings.job, stack)
         if pods is not None:  # a folder for each launch, so that it does not read an older journal
             job_settings = replace(job_settings, state_dir=f"{job_settings.state_dir}/{pods.owner_uid}")
-        job = JobState(job_settings, records, test, tell, lines.append)
-        book = recover(job, Path(job_settings.state_dir), tell)
+        job = JobState(job_settings, records, test, log_event, lines.append)
+        book = recover(job, Path(job_settings.state_dir), log_event)
         job.write = book.write
-        crew = None if pods is None else Crew(job, pods, tell)
-        service = MasterService(job, crew)
+        processes = None if pods is None else ProcessManager(job, pods, log_event)
+        service = MasterService(job, processes)
         port, wake = stack.enter_context(serve(service, options.port))
-        tell(
+        log_event(
             "start",
             port=port,
             host=socket.gethostname(),
@@ -358,23 +360,23 @@ def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tel
             workers=job_settings.workers,
             servers=job_settings.servers,
         )
-        if crew is not None:
-            crew.start()
-        conductor = Conductor(job, book, crew, tell)
+        if processes is not None:
+            processes.start()
+        loop = ControlLoop(job, book, processes, log_event)
         while not job.over:
-            job.news.wait(TICK_SECONDS)
-            job.news.clear()
+            job.changed.wait(TICK_SECONDS)
+            job.changed.clear()
             if stop.is_set():
                 book.close()
                 return 128 + signal.SIGTERM
-            conductor.tick()
+            loop.tick()
             wake()
-        _say_goodbye(job, service)
-        conductor.end(service.told)
+        _wait_for_workers(job, service)
+        loop.end(service.informed)
     if job.failed:
-        tell("failed", reason=job.failed)
+        log_event("failed", reason=job.failed)
         return 1
-    tell("end", records=job.records * job_settings.epochs, steps=job.ledger.steps)
+    log_event("end", records=job.records * job_settings.epochs, steps=job.ledger.steps)
     return 0
 
 
@@ -404,16 +406,16 @@ def serve(service: MasterService, port: int) -> Iterator[tuple[int, Callable[[],
         thread.join()
 
 
-def _say_goodbye(job: JobState, service: MasterService) -> None:
+def _wait_for_workers(job: JobState, service: MasterService) -> None:
     """Wait until every running worker knows that the job is complete."""
-    deadline = time.monotonic() + FAREWELL_SECONDS
+    deadline = time.monotonic() + FINISH_SECONDS
     while time.monotonic() < deadline:
-        recent = job.clock() - LATELY_SECONDS
+        recent = job.clock() - ALIVE_SECONDS
         living = {number for number, record in job.workers.items() if not record.gone and record.at > recent}
-        if living <= service.told:
+        if living <= service.informed:
             return
-        job.news.wait(TICK_SECONDS)
-        job.news.clear()
+        job.changed.wait(TICK_SECONDS)
+        job.changed.clear()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -424,12 +426,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pods", type=Path, help="a folder with worker.json and ps.json")
     options = parser.parse_args(argv)
     job_settings = settings.from_flags(options)
-    tell = Teller("master", 0, job_settings.workers)
+    log_event = EventLogger("master", 0, job_settings.workers)
     set_up_log(job_settings.log_level)
     try:
-        status = conduct(options, job_settings, tell)
+        status = run_job(options, job_settings, log_event)
     except journal.Superseded as error:
-        tell("superseded", reason=str(error))
+        log_event("superseded", reason=str(error))
         sys.stderr.write(f"{error}; this master ends\n")
         raise SystemExit(SUPERSEDED) from error
     raise SystemExit(status)

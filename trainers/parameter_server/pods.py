@@ -3,7 +3,7 @@
 The pod templates are in two files that the kit creates, ``ps.json`` and ``worker.json``. This module adds the
 number and the owner reference: the owner is the job's main object and not the master's pod, so that the pods
 outlive a master, and all are deleted with the job. An annotation of that object has the desired number of
-workers. ``crew`` decides how to react to losses.
+workers. ``processes`` decides how to react to losses.
 """
 
 import copy
@@ -21,17 +21,17 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from .crew import ROLES, Member
+from .processes import ROLES, Member
 
 JOB, ROLE, INDEX = "elasticdl-job-name", "elasticdl-replica-type", "elasticdl-replica-index"
-REPLICA = "trainyard/replica"  # role and number in one
+REPLICA = "trainyard/replica"  # role and index
 REPLICAS = "trainyard/replicas"
 REQUEST_SECONDS = 10
-WATCH_SECONDS = 60  # then list again
-AGAIN_SECONDS = 1.0
+WATCH_SECONDS = 60  # before the next list
+RETRY_SECONDS = 1.0
 OWNER_SECONDS = 30
 LIST_SECONDS = 120  # the API server may be unavailable for a while
-TROUBLE = (ApiException, HTTPError, OSError)
+API_ERRORS = (ApiException, HTTPError, OSError)
 GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
     "PreemptionByScheduler": "preempted",
     "DeletionByTaintManager": "node lost",
@@ -40,7 +40,7 @@ GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
     "TerminationByKubelet": "evicted",
 }
 ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost", "Shutdown": "node lost"}
-NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler learned of another pod's end before the node
+NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler saw the end of another pod before the node did
 
 
 class Pods(AbstractContextManager[Any]):
@@ -75,7 +75,9 @@ class Pods(AbstractContextManager[Any]):
         for thread in self._threads:
             thread.start()
         if not self._listed.wait(LIST_SECONDS):
-            raise SystemExit(f"the pods in {self._namespace} cannot be listed; may the service account?")
+            raise SystemExit(
+                f"the pods in {self._namespace} cannot be listed; does the service account have permission?"
+            )
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -87,7 +89,7 @@ class Pods(AbstractContextManager[Any]):
         return self._owner["metadata"]["uid"]
 
     def _find_owner(self) -> client.V1Job:
-        """Read the Job; it may be created a little later than its first pod, which it adopts."""
+        """Read the Job, which may be created shortly after its first pod and then adopts it."""
         deadline = time.monotonic() + OWNER_SECONDS
         while True:
             try:
@@ -97,9 +99,9 @@ class Pods(AbstractContextManager[Any]):
             except ApiException as error:
                 if error.status != 404 or time.monotonic() > deadline:
                     raise
-            time.sleep(AGAIN_SECONDS / 4)
+            time.sleep(RETRY_SECONDS / 4)
 
-    # The interface for crew
+    # The interface of ProcessBackend
 
     def members(self) -> list[Member]:
         """Return the known servers and workers of the job."""
@@ -109,10 +111,10 @@ class Pods(AbstractContextManager[Any]):
         for pod in pods:
             labels = pod["metadata"].get("labels") or {}
             if labels.get(ROLE) in ROLES and labels.get(INDEX, "").isdigit():
-                members.append(Member(labels[ROLE], int(labels[INDEX]), *fate(pod)))
+                members.append(Member(labels[ROLE], int(labels[INDEX]), *termination(pod)))
         return members
 
-    def wanted(self) -> int | None:
+    def desired_workers(self) -> int | None:
         """Return the desired number of workers in the job's annotation; None if it has none."""
         annotation = (self._owner["metadata"].get("annotations") or {}).get(REPLICAS, "")
         return int(annotation) if annotation.isdigit() else None
@@ -122,14 +124,14 @@ class Pods(AbstractContextManager[Any]):
         pod = self.pod(role, index)
         name = pod["metadata"]["name"]
         with self._lock:
-            if name in self._pods and not fate(self._pods[name])[0]:
+            if name in self._pods and not termination(self._pods[name])[0]:
                 return True
             try:
                 created = self._core.create_namespaced_pod(
                     self._namespace, pod, _request_timeout=REQUEST_SECONDS
                 )
-            except TROUBLE as error:
-                _complain(f"pod {name} cannot be made", error)
+            except API_ERRORS as error:
+                _log_error(f"pod {name} cannot be created", error)
                 return False
             self._pods[name] = self._plain(created)
         return True
@@ -140,9 +142,9 @@ class Pods(AbstractContextManager[Any]):
         grace = {"grace_period_seconds": 0} if now else {}
         try:
             self._core.delete_namespaced_pod(name, self._namespace, _request_timeout=REQUEST_SECONDS, **grace)
-        except TROUBLE as error:
+        except API_ERRORS as error:
             if not (isinstance(error, ApiException) and error.status == 404):
-                _complain(f"pod {name} cannot be deleted", error)
+                _log_error(f"pod {name} cannot be deleted", error)
 
     def pod(self, role: str, index: int) -> dict[str, Any]:
         """Return a pod's manifest: the template with the number and the owner reference."""
@@ -170,10 +172,10 @@ class Pods(AbstractContextManager[Any]):
         while not self._closed.is_set():
             try:
                 once()
-            except TROUBLE as error:
+            except API_ERRORS as error:
                 if not (isinstance(error, ApiException) and error.status == 410):
-                    _complain("the API server does not answer", error)
-                self._closed.wait(AGAIN_SECONDS)
+                    _log_error("the API server does not answer", error)
+                self._closed.wait(RETRY_SECONDS)
 
     def _follow_pods(self) -> None:
         where = {"namespace": self._namespace, "label_selector": f"{JOB}={self._job}"}
@@ -215,12 +217,12 @@ class Pods(AbstractContextManager[Any]):
         return self._core.api_client.sanitize_for_serialization(item)
 
 
-def fate(pod: dict[str, Any]) -> tuple[str, str]:
+def termination(pod: dict[str, Any]) -> tuple[str, str]:
     """Return why a pod ended, as a reason and a message; both are empty while it is pending or running.
 
     Example:
-        >>> fate({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "no room"}})
-        ('evicted', 'Evicted: no room')
+        >>> termination({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "?"}})
+        ('evicted', 'Evicted: ?')
     """
     status = pod.get("status") or {}
     ends = bool(pod["metadata"].get("deletionTimestamp"))
@@ -228,7 +230,7 @@ def fate(pod: dict[str, Any]) -> tuple[str, str]:
     if not ends and phase in ("Pending", "Running", "Unknown"):
         return "", ""
     if phase == "Succeeded":
-        return "finished", "it has left"
+        return "finished", "it has exited"
     for condition in status.get("conditions") or []:
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             text = condition.get("message") or condition["reason"]
@@ -244,7 +246,7 @@ def fate(pod: dict[str, Any]) -> tuple[str, str]:
         if ended is None:
             continue
         if ended.get("reason") == "OOMKilled":
-            return "out of memory", "it used more memory than it may (OOMKilled)"
+            return "out of memory", "it exceeded its memory limit (OOMKilled)"
         if ended["exitCode"] > 128:
             return "killed", f"it was killed by signal {ended['exitCode'] - 128}"
         return "error", f"it ended with exit code {ended['exitCode']}"
@@ -255,11 +257,13 @@ def in_this_pod(templates: Path, job: str) -> Pods:
     """Return the pods of the job whose master is this process."""
     owner, namespace = os.environ.get("JOB_NAME"), os.environ.get("NAMESPACE")
     if not owner or not namespace:
-        raise SystemExit("--pods needs JOB_NAME and NAMESPACE in the environment: whose the pods will be")
+        raise SystemExit("--pods needs JOB_NAME and NAMESPACE, the owner of the pods, in the environment")
     try:
         return Pods(templates, job=job, owner=owner, namespace=namespace)
-    except TROUBLE as error:
-        raise SystemExit(f"the Job {owner} cannot be read ({error}); may the service account?") from error
+    except API_ERRORS as error:
+        raise SystemExit(
+            f"the Job {owner} cannot be read ({error}); does the service account have the permission?"
+        ) from error
 
 
 def _newer(pod: dict[str, Any], known: dict[str, Any]) -> bool:
@@ -267,6 +271,6 @@ def _newer(pod: dict[str, Any], known: dict[str, Any]) -> bool:
     return not ends and pod["metadata"]["creationTimestamp"] >= known["metadata"]["creationTimestamp"]
 
 
-def _complain(what: str, error: Exception) -> None:
+def _log_error(what: str, error: Exception) -> None:
     reason = error.reason if isinstance(error, ApiException) else error
     sys.stderr.write(f"{what}: {reason}\n")

@@ -30,7 +30,7 @@ class Records:
         path = Path(path)
         if path.suffix != ".npy":
             path = path.with_name("records") / f"{path.name}.npy"
-        advice = f'kit.prepare_dataset("{path.parent.parent.name}", volume=…, records=True) makes them'
+        advice = f'kit.prepare_dataset("{path.parent.parent.name}", volume=…, records=True) creates them'
         try:
             self._rows = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError as error:

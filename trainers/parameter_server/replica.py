@@ -43,7 +43,7 @@ class Replica:
             if gradient is not None:
                 for member, view in zip(group.members, shards.views(group, gradient), strict=True):
                     member.tensor.grad = view
-        self._moves: list[torch.Tensor | None] = []
+        self._buffer_changes: list[torch.Tensor | None] = []
 
     def compute(self, records: list[bytes]) -> float:
         """Compute the gradient of the loss over some records; return the loss.
@@ -62,15 +62,15 @@ class Replica:
             loss.backward()
         except Exception as error:
             raise UserError(explain(error, self._path)) from error
-        self._moves = [
+        self._buffer_changes = [
             None if old is None else flat - old for old, flat in zip(before, self._flats, strict=True)
         ]
         return loss.item()
 
     def gradients(self) -> list[list[Tensor]]:
         """Return for each server the gradients that `compute` found, and the changes of the buffers."""
-        pairs = zip(self._gradients, self._moves, strict=True)  # one of each pair is None
-        return self._cut(shards.pack(part for pair in pairs for part in pair if part is not None))
+        pairs = zip(self._gradients, self._buffer_changes, strict=True)  # one of each pair is None
+        return self._split_by_server(shards.pack(part for pair in pairs for part in pair if part is not None))
 
     def load(self, tensors: list[Any]) -> None:
         """Load every server's parameters.
@@ -134,7 +134,7 @@ class Replica:
     def _pairs(self) -> Iterator[tuple[shards.TensorGroup, torch.Tensor]]:
         return zip(self._groups, self._flats, strict=True)
 
-    def _cut(self, messages: list[Tensor]) -> list[list[Tensor]]:
+    def _split_by_server(self, messages: list[Tensor]) -> list[list[Tensor]]:
         """Partition a list by server."""
         pieces, start = [], 0
         for count in self._ends:

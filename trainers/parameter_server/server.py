@@ -21,7 +21,7 @@ import grpc
 import torch
 
 from . import channels, checkpoints, initial, memory, protocol_pb2, protocol_pb2_grpc, shards, user_model
-from .events import Teller
+from .events import EventLogger
 from .model_zoo import load_model
 from .protocol_pb2 import (
     Applied,
@@ -45,20 +45,22 @@ PULSE_SECONDS = 0.5
 class ShardService(protocol_pb2_grpc.ServerServicer):
     """A server's gRPC service for workers and the master."""
 
-    def __init__(self, shard: Shard, keeper: "ShardCheckpoints", stop: threading.Event) -> None:
-        self._shard, self._keeper, self._stop = shard, keeper, stop
+    def __init__(self, shard: Shard, saver: "ShardCheckpoints", stop: threading.Event) -> None:
+        self._shard, self._checkpoints, self._stop = shard, saver, stop
         self.failure: user_model.UserError | None = None
-        self.ready = threading.Event()  # the master knows which minibatches are in the shard
+        self.ready = threading.Event()  # set once the master knows the shard's minibatches
 
     def Pull(self, request: PullRequest, context: grpc.ServicerContext) -> protocol_pb2.Shard:
         self._check(context)
         if request.layout != self._shard.layout:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the worker has cut the model otherwise")
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "the worker has partitioned the model differently"
+            )
         with self._shard.lock:
             try:
                 version, tensors = self._shard.read(request.pin)
             except KeyError:
-                context.abort(grpc.StatusCode.NOT_FOUND, f"no parameters are kept under {request.pin}")
+                context.abort(grpc.StatusCode.NOT_FOUND, f"there is no pin {request.pin}")
         return protocol_pb2.Shard(version=version, incarnation=self._shard.incarnation, tensors=tensors)
 
     def Push(self, request: Gradients, context: grpc.ServicerContext) -> protocol_pb2.Shard:
@@ -81,7 +83,7 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
                 self._stop.set()
                 context.abort(grpc.StatusCode.INTERNAL, "the optimizer raises")
             version, tensors = shard.read()
-        self._keeper.moved(version)
+        self._checkpoints.notify(version)
         return protocol_pb2.Shard(
             verdict=verdict,
             version=version,
@@ -104,9 +106,9 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
         try:
             with self._shard.lock:
                 self._shard.close(request.first_open)
-            version = self._keeper.save(flush=True)
+            version = self._checkpoints.save(flush=True)
         except OSError as error:
-            self._keeper.complain(error)
+            self._checkpoints.log_failure(error)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the checkpoint cannot be written: {error}")
         return Saved(version=version, incarnation=self._shard.incarnation)
 
@@ -126,11 +128,11 @@ class ShardCheckpoints:
         shard: The shard to save.
         folder: The target folder.
         every: Updates between two checkpoints.
-        tell: Logs the saves.
+        log_event: Logs the saves.
     """
 
-    def __init__(self, shard: Shard, folder: Path, *, every: int, tell: Teller) -> None:
-        self._shard, self._folder, self._every, self._tell = shard, folder, every, tell
+    def __init__(self, shard: Shard, folder: Path, *, every: int, log_event: EventLogger) -> None:
+        self._shard, self._folder, self._every, self._log_event = shard, folder, every, log_event
         self._due = threading.Event()
         self._saving = threading.Lock()
         self._saved = shard.version
@@ -140,8 +142,8 @@ class ShardCheckpoints:
         """Start the thread that writes when a checkpoint is due."""
         self._thread.start()
 
-    def moved(self, version: int) -> None:
-        """Notify the keeper of the current version."""
+    def notify(self, version: int) -> None:
+        """Notify the saver of the current version."""
         if version - self._saved >= self._every:
             self._due.set()
 
@@ -162,14 +164,14 @@ class ShardCheckpoints:
             size = checkpoints.save(self._folder, version, state)
             seconds = round(time.perf_counter() - began, 4)
             file = checkpoints.path_of(self._folder, version).name
-            self._tell(
+            self._log_event(
                 "checkpoint", version=version, file=file, bytes=size, seconds=seconds, waited=round(waited, 5)
             )
             return version
 
-    def complain(self, error: OSError) -> None:
+    def log_failure(self, error: OSError) -> None:
         """Log that a checkpoint could not be written."""
-        self._tell("broken", what="checkpoint", reason=str(error))
+        self._log_event("broken", what="checkpoint", reason=str(error))
 
     def _run(self) -> None:
         while True:
@@ -178,7 +180,7 @@ class ShardCheckpoints:
             try:
                 self.save()
             except OSError as error:
-                self.complain(error)
+                self.log_failure(error)
                 time.sleep(1)  # do not retry at each update if the disk is full
 
 
@@ -225,18 +227,18 @@ def restore(shard: Shard, folder: Path) -> list[str]:
 
 def serve(master: protocol_pb2_grpc.MasterStub, settings: JobSettings, *, index: int, port: int) -> None:
     """Serve a shard until the job is complete."""
-    tell = Teller("ps", index, settings.workers)
+    log_event = EventLogger("ps", index, settings.workers)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     folder = Path(settings.state_dir) / f"server-{index}"
     shard = build(settings, index)
     broken = restore(shard, folder)
-    keeper = ShardCheckpoints(shard, folder, every=settings.checkpoint_steps, tell=tell)
-    service = ShardService(shard, keeper, stop)
+    saver = ShardCheckpoints(shard, folder, every=settings.checkpoint_steps, log_event=log_event)
+    service = ShardService(shard, saver, stop)
     server = grpc.server(ThreadPoolExecutor(max(8, 2 * settings.workers), "push"), options=channels.OPTIONS)
     protocol_pb2_grpc.add_ServerServicer_to_server(service, server)
-    address = f"{own_address()}:{server.add_insecure_port(f'0.0.0.0:{port}')}"
+    address = f"{local_address()}:{server.add_insecure_port(f'0.0.0.0:{port}')}"
     server.start()
 
     def register() -> None:
@@ -251,14 +253,14 @@ def serve(master: protocol_pb2_grpc.MasterStub, settings: JobSettings, *, index:
             restored=version > 0,
             applied=applied,
         )
-        channels.insist(master.RegisterServer, registration, stop=stop.is_set)
+        channels.call_with_retry(master.RegisterServer, registration, stop=stop.is_set)
         service.ready.set()
 
     if shard.version:
-        tell("resume", version=shard.version, broken=broken)
+        log_event("resume", version=shard.version, broken=broken)
     register()
     sizes = [group.size for group in shard.groups]
-    tell(
+    log_event(
         "start",
         address=address,
         version=shard.version,
@@ -266,12 +268,12 @@ def serve(master: protocol_pb2_grpc.MasterStub, settings: JobSettings, *, index:
         host=socket.gethostname(),
         pid=os.getpid(),
     )
-    keeper.start()
+    saver.start()
     watch(master, shard, index=index, stop=stop, register=register)
     server.stop(grace=1).wait()
     if service.failure is not None:
         raise service.failure
-    tell("end", version=shard.version)
+    log_event("end", version=shard.version)
 
 
 def watch(
@@ -295,7 +297,7 @@ def watch(
             register()
 
 
-def own_address() -> str:
+def local_address() -> str:
     """Return the address at which other pods reach this one."""
     address = os.environ.get("POD_IP")
     if address:
@@ -311,23 +313,23 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Hold a shard of a model.")
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--port", type=int, default=0, help="0: any that is free")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
     options = parser.parse_args(argv)
-    memory.keep_freed()
+    memory.keep_freed_memory()
     with channels.connect(options.master) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
         request = JoinRequest(role="ps", index=options.index, host=socket.gethostname(), pid=os.getpid())
-        settings = JobSettings.from_json(channels.insist(master.Join, request).settings)
+        settings = JobSettings.from_json(channels.call_with_retry(master.Join, request).settings)
         try:
             serve(master, settings, index=options.index, port=options.port)
         except user_model.UserError as error:
-            Teller("ps", options.index, settings.workers)("failed", reason=str(error))
-            channels.insist(
+            EventLogger("ps", options.index, settings.workers)("failed", reason=str(error))
+            channels.call_with_retry(
                 master.Fail, Failure(role="ps", index=options.index, reason=str(error)), seconds=30
             )
             raise SystemExit(1) from None
-        except channels.Gone as error:
-            raise SystemExit(f"the master at {options.master} is gone: {error}") from error
+        except channels.PeerUnavailable as error:
+            raise SystemExit(f"the master at {options.master} does not answer: {error}") from error
 
 
 if __name__ == "__main__":

@@ -94,16 +94,16 @@ class JobSettings:
             SystemExit: A setting is invalid; the text names the flag, and what to do.
         """
         epochs = 1 if self.mode == "training" else 0
-        least = {"servers": 1, "workers": 1, "epochs": epochs, "minibatch": 1, "minibatches_per_task": 1}
-        least |= {
+        minimums = {"servers": 1, "workers": 1, "epochs": epochs, "minibatch": 1, "minibatches_per_task": 1}
+        minimums |= {
             "grads_to_wait": 1,
             "checkpoint_steps": 1,
             "evaluation_steps": 0,
             "max_staleness": 0,
             "max_relaunches": 0,
         }
-        reasons = {"servers": "the model lies on the servers", "workers": "somebody must compute"}
-        for name, bound in least.items():
+        reasons = {"servers": "servers hold the model", "workers": "workers compute the gradients"}
+        for name, bound in minimums.items():
             if getattr(self, name) < bound:
                 flag, why = f"--{name.replace('_', '-')}", reasons.get(name)
                 message = f"{flag} {getattr(self, name)}: a job needs at least {bound}" + (
@@ -111,7 +111,7 @@ class JobSettings:
                 )
                 raise SystemExit(message)
         if not Path(self.trainer).is_file():
-            raise SystemExit(f"--trainer {self.trainer}: there is no such file")
+            raise SystemExit(f"--trainer {self.trainer}: no such file")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

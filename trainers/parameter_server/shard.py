@@ -185,7 +185,7 @@ class Shard:
             "layout": f"{self.layout:016x}",
             "version": self.version,
             "flats": [flat.clone() for flat in self._flats],
-            "optimizer": _copied(self._optimizer.state_dict()) if self._optimizer else None,
+            "optimizer": _copy(self._optimizer.state_dict()) if self._optimizer else None,
             "first_open": self._first_open,
             "applied": applied,
         }
@@ -208,12 +208,12 @@ class Shard:
         self._applied = {int(epoch): bytearray(bits) for epoch, bits in state["applied"].items()}
 
 
-def _copied(value: object) -> object:
+def _copy(value: object) -> object:
     """Copy an optimizer's state."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
+        return {key: _copy(part) for key, part in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_copied(part) for part in value]
+        return [_copy(part) for part in value]
     return value

@@ -109,9 +109,6 @@ def views(group: TensorGroup, flat: torch.Tensor) -> list[torch.Tensor]:
     return tensors
 
 
-# Tensors as bytes -------------------------------------------------------------------------------------------
-
-
 def pack(flats: Iterable[torch.Tensor]) -> list[Tensor]:
     """Return flat tensors as messages: one copy each, into the message."""
     return [
@@ -131,11 +128,11 @@ def unpack(messages: Sequence[Tensor], into: Sequence[torch.Tensor]) -> None:
         ValueError: Types or sizes differ.
     """
     if len(messages) != len(into):
-        raise ValueError(f"{len(messages)} tensors have come, and {len(into)} are needed")
+        raise ValueError(f"{len(messages)} tensors were received, and {len(into)} are needed")
     for message, flat in zip(messages, into, strict=True):
         received, needed = f"{message.dtype} {list(message.shape)}", f"{flat.dtype} {list(flat.shape)}"
         if f"torch.{received}" != needed or len(message.data) != flat.nbytes:
-            raise ValueError(f"{received}, {len(message.data)} bytes has come, and {needed} is needed")
+            raise ValueError(f"{received}, {len(message.data)} bytes were received, and {needed} is needed")
         if flat.device.type == "cpu":
             flat.view(torch.uint8).numpy()[:] = np.frombuffer(message.data, np.uint8)
         elif flat.numel():

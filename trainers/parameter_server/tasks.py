@@ -14,21 +14,21 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-PATIENCE = 3.0  # times the mean: a task that has taken this long is assigned a second time
-MIN_PATIENCE = 5.0  # seconds
-AHEAD = 2  # epochs open at a time: workers do not wait for the slowest, and do not get far ahead
-SMOOTHING = 0.1  # smoothing of the mean, so that it follows a machine that becomes slower
+SLOW_FACTOR = 3.0  # a task that takes this multiple of the mean time is assigned a second time
+MIN_SLOW_SECONDS = 5.0  # before a task counts as slow
+OPEN_EPOCHS = 2  # so that workers neither wait for the slowest nor get far ahead
+SMOOTHING = 0.1  # of the mean time, so that it follows a machine that slows down
 
 
 @dataclass(frozen=True)
-class Handed:
+class AssignedTask:
     """A task for a worker.
 
     Attributes:
         epoch: Counted from 0.
         task: The task's number in the epoch.
         minibatches: Numbers in the epoch of the uncounted minibatches, in processing order.
-        again: Another worker has it as well.
+        again: Whether another worker has it as well.
     """
 
     epoch: int
@@ -100,7 +100,7 @@ class Ledger:
 
     # Assignment
 
-    def next(self, worker: int, now: float) -> Handed | None:
+    def next(self, worker: int, now: float) -> AssignedTask | None:
         """Return a task for a worker; None if there is none at present.
 
         A worker that still has a task gets the rest of it.
@@ -109,7 +109,7 @@ class Ledger:
         if mine is not None:
             left = self.left(*mine)
             if left:
-                return Handed(*mine, left, again=len(self._doing[mine].workers) > 1)
+                return AssignedTask(*mine, left, again=len(self._doing[mine].workers) > 1)
             self._drop(worker)
         slow = self._slow(now)
         if slow is not None:
@@ -117,13 +117,15 @@ class Ledger:
             self._of_worker[worker] = slow
             self._doing[slow].since = now
             self._doing.move_to_end(slow)
-            return Handed(*slow, self.left(*slow)[::-1], again=True)  # from its end: they meet halfway
+            return AssignedTask(
+                *slow, self.left(*slow)[::-1], again=True
+            )  # from the end, so that both meet halfway
         for key in self._waiting():
             left = self.left(*key)
             if left and key not in self._doing:
                 self._doing[key] = _Doing(now, [worker])
                 self._of_worker[worker] = key
-                return Handed(*key, left)
+                return AssignedTask(*key, left)
         return None
 
     def left(self, epoch: int, task: int) -> list[int]:
@@ -142,7 +144,7 @@ class Ledger:
 
     def _waiting(self) -> Iterator[tuple[int, int]]:
         """Yield unassigned tasks: returned ones, then new ones; a yielded task counts as taken."""
-        for epoch in range(self.first_open, min(self.first_open + AHEAD, self.epochs)):
+        for epoch in range(self.first_open, min(self.first_open + OPEN_EPOCHS, self.epochs)):
             epoch_open = self._epoch(epoch)
             while epoch_open.returned:
                 yield epoch, epoch_open.returned.popleft()
@@ -152,9 +154,9 @@ class Ledger:
 
     def _slow(self, now: float) -> tuple[int, int] | None:
         """Return the longest running task with a single worker, if it is too slow."""
-        patience = max(MIN_PATIENCE, PATIENCE * self.mean_seconds)
+        timeout = max(MIN_SLOW_SECONDS, SLOW_FACTOR * self.mean_seconds)
         for key, doing in self._doing.items():
-            if doing.since > now - patience:
+            if doing.since > now - timeout:
                 return None
             if len(doing.workers) == 1 and self.left(*key):
                 return key
@@ -273,7 +275,7 @@ class Ledger:
         self._open[key[0]].returned.append(key[1])
         return key
 
-    def holders(self) -> set[int]:
+    def busy_workers(self) -> set[int]:
         """Return the workers that have a task."""
         return set(self._of_worker)
 
@@ -292,8 +294,8 @@ class Ledger:
         doing = self._doing.pop(key, None)
         if doing is None:
             return
-        took = now - doing.since
-        self.mean_seconds += (took - self.mean_seconds) * (SMOOTHING if self.mean_seconds else 1)
+        seconds = now - doing.since
+        self.mean_seconds += (seconds - self.mean_seconds) * (SMOOTHING if self.mean_seconds else 1)
         for worker in doing.workers:
             if self._of_worker.get(worker) == key:
                 del self._of_worker[worker]

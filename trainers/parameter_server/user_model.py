@@ -27,7 +27,7 @@ class UserError(Exception):
 
 @dataclass(frozen=True)
 class UserModel:
-    """What the workers and servers call.
+    """The functions that workers and servers call.
 
     Attributes:
         model: Returns the network.
@@ -71,7 +71,7 @@ def import_file(path: str, *, folder: str) -> ModuleType:
     name = ".".join(parts) if len(parts) > 1 else "trainer"  # a file may be called torch.py
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UserError(f"{path} is no Python file")
+        raise UserError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, folder)
@@ -84,9 +84,9 @@ def import_file(path: str, *, folder: str) -> ModuleType:
 
 def check(module: ModuleType, needed: Mapping[str, str], path: str) -> None:
     """Raise UserError for functions that a module lacks; ``needed`` has their signatures by name."""
-    lacking = [words for name, words in needed.items() if not callable(getattr(module, name, None))]
-    if lacking:
-        raise UserError(f"{path} does not define {', '.join(lacking)}")
+    missing = [signature for name, signature in needed.items() if not callable(getattr(module, name, None))]
+    if missing:
+        raise UserError(f"{path} does not define {', '.join(missing)}")
 
 
 def explain(error: BaseException, path: str) -> str:

@@ -23,8 +23,8 @@ import grpc
 import torch
 
 from . import channels, memory, protocol_pb2, protocol_pb2_grpc, user_model
-from .events import Teller, set_up_log
-from .links import Links, Sent
+from .connections import PendingPush, ServerConnections
+from .events import EventLogger, set_up_log
 from .model_zoo import load_model
 from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
 from .records import Records
@@ -61,16 +61,16 @@ class ParameterServerWorker:
     ) -> None:
         self._master, self._tasks, self._settings = master, tasks, settings
         self._index, self._stop = index, stop
-        self._tell = Teller("worker", index, settings.workers)
+        self._log_event = EventLogger("worker", index, settings.workers)
         user = load_model(settings)
         torch.manual_seed(settings.seed)
         self._replica = Replica(user, settings)
-        self._links = Links(master, self._replica.layouts, stop=stop)
+        self._servers = ServerConnections(master, self._replica.layouts, stop=stop)
         self._train = Records(Path(settings.records))
         self._test = Records(Path(settings.test_records)) if settings.test_records else None
-        self._holds: int | None = None  # the number of the parameters in the replica
-        self._sent: tuple[int, Sent] | None = None  # a minibatch with pending responses
-        self._refused = False
+        self._loaded_pin: int | None = None  # the number of the parameters in the replica
+        self._sent: tuple[int, PendingPush] | None = None  # a minibatch with pending responses
+        self._was_stale = False
         self._acknowledged: list[tuple[int, tuple[int, ...]]] = []
         self._staleness: list[int] = []
         self._reported = time.monotonic()
@@ -87,21 +87,21 @@ class ParameterServerWorker:
                 return
             if task.kind == protocol_pb2.TRAIN:
                 progress = self._train_task(task)
-            elif task.kind != protocol_pb2.WAIT:  # the master has waited for one already
-                progress = self._pinned(task)
+            elif task.kind != protocol_pb2.WAIT:  # the master has already waited
+                progress = self._pinned_task(task)
             if self._stop.is_set():
                 progress.leaving = True
-                channels.insist(self._master.Report, progress, seconds=10)
-                self._tell("leave", steps=self._steps)
+                channels.call_with_retry(self._master.Report, progress, seconds=10)
+                self._log_event("leave", steps=self._steps)
                 return
 
     # Training
 
     def _train_task(self, task: protocol_pb2.Task) -> Progress:
         """Process a task; return its report."""
-        if self._holds != CURRENT:
-            self._replica.load(self._links.pull(CURRENT))
-            self._holds = CURRENT
+        if self._loaded_pin != CURRENT:
+            self._replica.load(self._servers.pull(CURRENT))
+            self._loaded_pin = CURRENT
         work = deque(task.minibatches)
         while work and not self._stop.is_set():
             began = time.perf_counter()
@@ -110,13 +110,13 @@ class ParameterServerWorker:
             if time.monotonic() - self._reported > REPORT_SECONDS:
                 left = set(self._call(self._master.Report, self._progress(task.epoch)).minibatches)
                 busy = {self._sent[0]} if self._sent else set()
-                again = left - set(work) - busy  # a server has died and lacks them
+                again = left - set(work) - busy  # a restarted server lacks them
                 work = deque(minibatch for minibatch in work if minibatch in left)
                 work.extend(sorted(again & set(task.minibatches)))
             if not work:
-                self._settle(work)
+                self._finish_push(work)
             self._stop.wait(max(0.0, self._settings.step_seconds - (time.perf_counter() - began)))
-        self._settle(work)
+        self._finish_push(work)
         return self._progress(task.epoch)
 
     def _step(self, epoch: int, minibatch: int, work: deque[int]) -> None:
@@ -124,37 +124,37 @@ class ParameterServerWorker:
         settings = self._settings
         start = minibatch * settings.minibatch
         end = min(start + settings.minibatch, len(self._train))
-        versions, incarnations = self._links.versions(), self._links.incarnations()
+        versions, incarnations = self._servers.versions(), self._servers.incarnations()
         loss = self._replica.compute(self._train.read(start, end))
         packed = self._replica.gradients()
-        self._settle(work)
-        sent = self._links.push(epoch, minibatch, packed, versions=versions, incarnations=incarnations)
+        self._finish_push(work)
+        sent = self._servers.push(epoch, minibatch, packed, versions=versions, incarnations=incarnations)
         self._sent = (minibatch, sent)
         self._steps, self._images = self._steps + 1, self._images + end - start
         if self._steps % settings.log_every == 1 or settings.log_every == 1:
-            self._say(epoch, loss)
+            self._log_step(epoch, loss)
         alone = settings.grads_to_wait > 1 or settings.staleness_bound < 2
-        if alone or self._refused:
-            self._settle(work)
+        if alone or self._was_stale:
+            self._finish_push(work)
 
-    def _settle(self, work: deque[int]) -> None:
+    def _finish_push(self, work: deque[int]) -> None:
         """Wait for the responses to the last push, and load the parameters in them."""
         if self._sent is None:
             return
         (minibatch, sent), self._sent = self._sent, None
-        answers = self._links.wait(sent)
+        answers = self._servers.wait(sent)
         self._replica.load([answer.tensors for answer in answers])
-        self._refused = any(answer.verdict == STALE for answer in answers)
-        if self._refused:
-            work.append(minibatch)  # from newer parameters
+        self._was_stale = any(answer.verdict == STALE for answer in answers)
+        if self._was_stale:
+            work.append(minibatch)  # recompute with newer parameters
         else:
-            self._acknowledged.append((minibatch, self._links.incarnations()))
+            self._acknowledged.append((minibatch, self._servers.incarnations()))
             if not any(answer.verdict == DUPLICATE for answer in answers):
                 self._staleness.append(max(answer.staleness for answer in answers))
 
     def _progress(self, epoch: int) -> Progress:
         """Return the minibatches acknowledged since the last report, by the servers' current processes."""
-        now = self._links.incarnations()
+        now = self._servers.incarnations()
         done = [minibatch for minibatch, then in self._acknowledged if then == now]
         progress = Progress(
             worker=self._index, epoch=epoch, minibatches=done, incarnations=now, staleness=self._staleness
@@ -162,17 +162,17 @@ class ParameterServerWorker:
         self._acknowledged, self._staleness, self._reported = [], [], time.monotonic()
         return progress
 
-    def _say(self, epoch: int, loss: float) -> None:
+    def _log_step(self, epoch: int, loss: float) -> None:
         now = time.perf_counter()
         rate = self._images / max(1e-9, now - self._since)
         behind = self._staleness[-1] if self._staleness else 0
         self._since, self._images = now, 0
         log.info("Loss = %.5f at step %d of epoch %d", loss, self._steps, epoch)
-        self._tell(
+        self._log_event(
             "step",
             step=self._steps,
             epoch=epoch,
-            version=self._links.versions()[0],
+            version=self._servers.versions()[0],
             loss=round(loss, 5),
             images_per_s=round(rate, 1),
             staleness=behind,
@@ -180,14 +180,14 @@ class ParameterServerWorker:
 
     # Evaluation, and the model at the end
 
-    def _pinned(self, task: protocol_pb2.Task) -> Progress:
+    def _pinned_task(self, task: protocol_pb2.Task) -> Progress:
         """Process a task that needs pinned parameters; return its report."""
         progress = Progress(worker=self._index)
         try:
-            if self._holds != task.pin:
-                self._holds = None
-                self._replica.load(self._links.pull(task.pin))
-                self._holds = task.pin
+            if self._loaded_pin != task.pin:
+                self._loaded_pin = None
+                self._replica.load(self._servers.pull(task.pin))
+                self._loaded_pin = task.pin
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.NOT_FOUND:
                 raise
@@ -220,20 +220,20 @@ class ParameterServerWorker:
             "classes": classes,
         }
         content |= {"epochs": settings.epochs, "weights": self._replica.state_dict()}
-        beside = path.with_name(f".{path.name}.{self._index}")
+        temporary = path.with_name(f".{path.name}.{self._index}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("wb") as file:
+            with temporary.open("wb") as file:
                 torch.save(content, file)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            temporary.replace(path)
         except (OSError, RuntimeError) as error:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise user_model.UserError(f"{path} cannot be written ({error}); is the volume full?") from error
 
     def _call(self, method: Callable[..., T], request: object) -> T:
-        return channels.insist(method, request, stop=self._stop.is_set)
+        return channels.call_with_retry(method, request, stop=self._stop.is_set)
 
 
 def pulse(
@@ -241,7 +241,7 @@ def pulse(
 ) -> None:
     """Send a heartbeat to the master each second, even during a long minibatch.
 
-    A master that does not answer is asked for a task again, by another stream: a stream has no time limit.
+    If the master does not answer, the stream is closed and the task requested by another one.
     """
     while not stop.wait(PULSE_SECONDS):
         try:
@@ -259,7 +259,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)
     options = parser.parse_args(argv)
-    memory.keep_freed()
+    memory.keep_freed_memory()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -269,21 +269,23 @@ def main(argv: list[str] | None = None) -> None:
         request = JoinRequest(role="worker", index=options.index, host=host, pid=pid)
         settings = None
         try:
-            settings = JobSettings.from_json(channels.insist(master.Join, request, stop=stop.is_set).settings)
-            tell = Teller("worker", options.index, settings.workers)
+            settings = JobSettings.from_json(
+                channels.call_with_retry(master.Join, request, stop=stop.is_set).settings
+            )
+            log_event = EventLogger("worker", options.index, settings.workers)
             set_up_log(settings.log_level)
             tasks, mine = channels.StreamedCalls(master.Tasks), {"index": options.index, "stop": stop}
             threading.Thread(target=pulse, args=(master, tasks), kwargs=mine, daemon=True).start()
             worker = ParameterServerWorker(master, tasks, settings, **mine)
-            tell("start", host=host, pid=pid, threads=torch.get_num_threads())
+            log_event("start", host=host, pid=pid, threads=torch.get_num_threads())
             worker.run()
-            tell("end")
+            log_event("end")
         except user_model.UserError as error:
-            tell("failed", reason=str(error))
+            log_event("failed", reason=str(error))
             failure = Failure(role="worker", index=options.index, reason=str(error))
-            channels.insist(master.Fail, failure, seconds=30)
+            channels.call_with_retry(master.Fail, failure, seconds=30)
             raise SystemExit(1) from None
-        except channels.Gone as error:
+        except channels.PeerUnavailable as error:
             if not stop.is_set():
                 raise SystemExit(f"the master does not answer: {error}") from error
 

@@ -1,8 +1,8 @@
-"""Reconcile the running workers and servers with the desired ones: the master's rules for its processes.
+"""Reconcile the running workers and servers with the desired ones.
 
 A lost worker is replaced by one with a new index, a lost server by one with the same index, because its
-checkpoint belongs to the index. A pending worker (preempted and recreated) stays pending. `Hands` is the
-interface that starts and ends processes; the implementation for Kubernetes is in ``pods``.
+checkpoint belongs to the index. A pending worker (preempted and recreated) stays pending. `ProcessBackend` is
+the interface that starts and ends processes; the implementation for Kubernetes is in ``pods``.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ FREE = (
     "finished",
     "silent",
     "rejected",
-)  # disruptions: these do not count as failures
+)  # disruptions, which do not count as failures
 SILENT_SECONDS = 30.0  # after which a server is replaced although its pod runs
-KILLED = ("killed", "out of memory")  # count as long as no work is completed in between
+KILLED = ("killed", "out of memory")  # counted until work is completed in between
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Member:
     Attributes:
         role: `WORKER` or `SERVER`.
         index: Its number.
-        over: Why it has ended, or is ending, in a word; empty while it is pending or running.
-        reason: The same as a readable text.
+        over: The kind of its termination, also while it is terminating; empty while pending or running.
+        reason: The reason as readable text.
     """
 
     role: str
@@ -42,13 +42,13 @@ class Member:
     reason: str = ""
 
 
-class Hands(Protocol):
+class ProcessBackend(Protocol):
     """The interface that starts, lists and deletes processes."""
 
     def members(self) -> list[Member]:
         """Return all processes of the job, including ended ones, from a local cache."""
 
-    def wanted(self) -> int | None:
+    def desired_workers(self) -> int | None:
         """Return the number of desired workers; None: the initial number."""
 
     def launch(self, role: str, index: int) -> bool:
@@ -58,25 +58,25 @@ class Hands(Protocol):
         """Delete a process; no error if it does not exist."""
 
 
-class Crew:
+class ProcessManager:
     """Keep the desired number of workers and servers running.
 
     Args:
         job: The job.
-        hands: Starts the processes.
-        tell: Logs events.
+        backend: Starts the processes.
+        log_event: Logs events.
     """
 
-    def __init__(self, job: JobState, hands: Hands, tell: Callable[..., Any]) -> None:
-        self._job, self._hands, self._tell = job, hands, tell
+    def __init__(self, job: JobState, backend: ProcessBackend, log_event: Callable[..., Any]) -> None:
+        self._job, self._backend, self._log_event = job, backend, log_event
         self._workers: set[int] = set()
         self._servers = set(range(job.settings.servers))
         self._to_launch: set[tuple[str, int]] = set()
-        self._blamed: set[tuple[str, int]] = set()  # have reported the reason of their failure themselves
+        self._reported: set[tuple[str, int]] = set()  # processes that have reported their own failure
 
     def start(self) -> None:
         """Adopt running processes, and start missing ones."""
-        members = self._hands.members()
+        members = self._backend.members()
         with self._job.lock:
             known = [member.index + 1 for member in members if member.role == WORKER]
             self._job.next_worker = max([self._job.next_worker, *known])
@@ -85,45 +85,47 @@ class Crew:
         self._to_launch |= {(SERVER, index) for index in self._servers - running}
         for member in members:
             if member.role == SERVER and member.over:
-                self._hands.remove(SERVER, member.index, now=True)
+                self._backend.remove(SERVER, member.index, now=True)
         self.tick()
 
     def tick(self) -> None:
         """Replace lost processes, and scale to the desired number of workers."""
-        members = {(member.role, member.index): member for member in self._hands.members()}
+        members = {(member.role, member.index): member for member in self._backend.members()}
         for role, indexes in ((SERVER, self._servers), (WORKER, self._workers)):
             for index in sorted(indexes):
                 member = members.get((role, index))
                 if (role, index) not in self._to_launch and (member is None or member.over):
                     self._replace(role, index, member)
-        for index in self._job.silent_servers(SILENT_SECONDS):  # paused or disconnected: all wait for it
-            self._replace(SERVER, index, Member(SERVER, index, "silent", "nothing was heard of it"))
+        for index in self._job.silent_servers(
+            SILENT_SECONDS
+        ):  # paused or disconnected, so that all wait for it
+            self._replace(SERVER, index, Member(SERVER, index, "silent", "no heartbeat"))
         if not self._job.over:
             self._fit()
             for role, index in sorted(self._to_launch):
-                if self._hands.launch(role, index):
+                if self._backend.launch(role, index):
                     self._to_launch.discard((role, index))
 
-    def blame(self, role: str, index: int, reason: str) -> None:
-        """Record that a process has reported the reason of its failure itself."""
-        self._blamed.add((role, index))
+    def record_failure(self, role: str, index: int, reason: str) -> None:
+        """Record a failure that a process has reported itself."""
+        self._reported.add((role, index))
         what = f"{role} {index} failed: {reason}"
         self._job.fail("error", what, most=self._job.settings.max_relaunches)
 
-    def dismiss(self, *, reached: set[tuple[str, int]]) -> None:
-        """Delete the processes that would wait for the ended master: pending and unreachable ones.
+    def delete_unreached(self, *, reached: set[tuple[str, int]]) -> None:
+        """Delete pending and unreachable processes, which would otherwise wait for the master.
 
         Args:
             reached: Role and index of those that know that the job is over; they end by themselves, as do
                 those that have reported their own failure.
         """
-        for member in self._hands.members():
-            if not member.over and (member.role, member.index) not in reached | self._blamed:
-                self._hands.remove(member.role, member.index)
+        for member in self._backend.members():
+            if not member.over and (member.role, member.index) not in reached | self._reported:
+                self._backend.remove(member.role, member.index)
 
     def _fit(self) -> None:
         """Scale to the desired number of workers; remove the newest first."""
-        requested = self._hands.wanted()
+        requested = self._backend.desired_workers()
         workers = self._job.settings.workers if requested is None else max(1, requested)
         while len(self._workers) < workers:
             self._add()
@@ -132,44 +134,44 @@ class Crew:
             if (WORKER, index) in self._to_launch:
                 self._to_launch.discard((WORKER, index))
             else:
-                self._hands.remove(WORKER, index)  # it returns the rest of its task
+                self._backend.remove(WORKER, index)  # it returns the rest of its task
 
     def _replace(self, role: str, index: int, member: Member | None) -> None:
         kind = member.over if member else "deleted"
-        reason = member.reason if member and member.reason else "its pod is gone"
+        reason = member.reason if member and member.reason else "its pod no longer exists"
         if role == WORKER:
             self._workers.discard(index)
             self._job.lost(index, reason)
-        if self._job.over or self._counts(role, index, kind, reason):
+        if self._job.over or self._count_failure(role, index, kind, reason):
             return
         if role == SERVER:
             self._job.forget_server(index)
             if member is not None:
-                self._hands.remove(role, index, now=True)
+                self._backend.remove(role, index, now=True)
             self._to_launch.add((role, index))
             new = index
         else:
-            requested = self._hands.wanted()
+            requested = self._backend.desired_workers()
             if requested is not None and len(self._workers) >= max(1, requested):
                 return
             new = self._add()
-        self._tell("relaunch", of=role, index=new, instead_of=index, kind=kind, reason=reason)
+        self._log_event("relaunch", of=role, index=new, instead_of=index, kind=kind, reason=reason)
 
-    def _counts(self, role: str, index: int, kind: str, reason: str) -> bool:
+    def _count_failure(self, role: str, index: int, kind: str, reason: str) -> bool:
         """Count a failure; return True if the job fails because of it."""
         if kind in FREE:
             return False
-        if (role, index) in self._blamed:
-            self._blamed.discard((role, index))
+        if (role, index) in self._reported:
+            self._reported.discard((role, index))
             return False
         with self._job.lock:
             steps = self._job.ledger.steps
             worker = self._job.workers.get(index) if role == WORKER else None
-            moved = worker.counted > 0 if role == WORKER and worker else False
+            has_progressed = worker.counted > 0 if role == WORKER and worker else False
             if role == SERVER:
-                moved = steps > self._job.steps_at.get(index, -1)
+                has_progressed = steps > self._job.steps_at.get(index, -1)
                 self._job.steps_at[index] = steps
-            if kind in KILLED and moved:
+            if kind in KILLED and has_progressed:
                 self._job.failures.pop(kind, None)
                 return False
         message = f"{role} {index}: {reason}"

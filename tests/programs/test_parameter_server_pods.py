@@ -1,9 +1,9 @@
 """Who takes a lost process's place, and when the master gives up; and how a pod's state is read."""
 
 import pytest
-from parameter_server.crew import SERVER, WORKER, Crew, Member
 from parameter_server.job import JobState
-from parameter_server.pods import fate
+from parameter_server.pods import termination
+from parameter_server.processes import SERVER, WORKER, Member, ProcessManager
 from parameter_server.protocol_pb2 import WAIT, Progress, Registration
 from parameter_server.settings import JobSettings
 
@@ -19,7 +19,7 @@ class Cluster:
     def members(self):
         return list(self.there.values())
 
-    def wanted(self):
+    def desired_workers(self):
         return self.asked
 
     def launch(self, role, index):
@@ -44,9 +44,9 @@ def make(cluster, *, workers=2, servers=1, max_relaunches=2, next_worker=0):
     settings = JobSettings("m.py", "r", "s", workers=workers, servers=servers, max_relaunches=max_relaunches)
     job = JobState(settings, 100, 0, lambda event, **fields: events.append((event, fields)), [].append)
     job.next_worker = next_worker
-    crew = Crew(job, cluster, job.tell)
-    crew.start()
-    return job, crew, events
+    processes = ProcessManager(job, cluster, job.log_event)
+    processes.start()
+    return job, processes, events
 
 
 def count(job, worker):
@@ -58,11 +58,11 @@ def count(job, worker):
 
 def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
     cluster = Cluster()
-    _, crew, events = make(cluster, workers=4, servers=2)
+    _, processes, events = make(cluster, workers=4, servers=2)
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([0, 1, 2, 3], [0, 1])
     del cluster.there[WORKER, 0]
     cluster.end(SERVER, 1, "evicted")
-    crew.tick()
+    processes.tick()
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([1, 2, 3, 4], [0, 1])
     relaunches = [fields for event, fields in events if event == "relaunch"]
     assert [(event["of"], event["index"], event["instead_of"], event["kind"]) for event in relaunches] == [
@@ -73,23 +73,23 @@ def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
 
 def test_who_cannot_know_that_the_job_is_over_is_deleted_at_its_end_and_waits_for_no_master():
     cluster = Cluster()
-    _, crew, _ = make(cluster, workers=4, servers=2)
+    _, processes, _ = make(cluster, workers=4, servers=2)
     cluster.end(WORKER, 0, "finished")
-    crew.blame(WORKER, 3, "ValueError")  # about to end; its traceback is in its log
-    crew.dismiss(reached={(WORKER, 1), (SERVER, 0)})  # worker 2 and server 1 are pending
+    processes.record_failure(WORKER, 3, "ValueError")  # about to end; its traceback is in its log
+    processes.delete_unreached(reached={(WORKER, 1), (SERVER, 0)})  # worker 2 and server 1 are pending
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([1, 3], [0])
     assert (WORKER, 0) in cluster.there  # an ended pod keeps its logs
 
 
 def test_a_server_that_says_nothing_is_replaced_and_not_let_in_again():
     cluster = Cluster()
-    job, crew, events = make(cluster)
+    job, processes, events = make(cluster)
     job.register(Registration(index=0, address="x", incarnation=5))
-    crew.tick()
+    processes.tick()
     now = job.clock()
     job.clock = lambda: now + 31
-    crew.tick()
-    crew.tick()
+    processes.tick()
+    processes.tick()
     assert [fields["kind"] for event, fields in events if event == "relaunch"] == ["silent"]
     assert not job.ready
     assert 5 in job.replaced
@@ -98,10 +98,10 @@ def test_a_server_that_says_nothing_is_replaced_and_not_let_in_again():
 
 def test_workers_that_wait_for_a_place_are_left_waiting():
     cluster = Cluster()
-    _, crew, _ = make(cluster)
+    _, processes, _ = make(cluster)
     before = list(cluster.launched)
     for _ in range(5):
-        crew.tick()
+        processes.tick()
     assert cluster.launched == before
 
 
@@ -111,61 +111,61 @@ def test_a_new_master_adopts_what_runs_and_starts_what_is_missing():
         cluster.there[WORKER, index] = Member(WORKER, index)
     cluster.end(WORKER, 7, "deleted")
     cluster.there[SERVER, 0] = Member(SERVER, 0)
-    _, crew, _ = make(cluster, workers=3, servers=2, next_worker=5)
+    _, processes, _ = make(cluster, workers=3, servers=2, next_worker=5)
     assert cluster.launched == [(SERVER, 1), (WORKER, 8)]
-    crew.tick()
+    processes.tick()
     assert cluster.running(WORKER) == [1, 6, 8]
 
 
 def test_what_cannot_be_made_now_is_made_later_under_the_same_index():
     cluster = Cluster()
     cluster.full = True
-    _, crew, _ = make(cluster)
-    crew.tick()
+    _, processes, _ = make(cluster)
+    processes.tick()
     cluster.full = False
-    crew.tick()
+    processes.tick()
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([0, 1], [0])
 
 
 def test_as_many_workers_run_as_are_asked_for_and_the_newest_go_first():
     cluster = Cluster()
-    _, crew, _ = make(cluster)
+    _, processes, _ = make(cluster)
     cluster.asked = 4
-    crew.tick()
+    processes.tick()
     assert cluster.running(WORKER) == [0, 1, 2, 3]
     cluster.asked = 1
-    crew.tick()
+    processes.tick()
     assert cluster.running(WORKER) == [0]
 
 
 @pytest.mark.parametrize("kind", ["deleted", "preempted", "evicted", "node lost", "finished", "rejected"])
 def test_a_loss_that_is_nobodys_fault_never_counts(kind):
     cluster = Cluster()
-    job, crew, _ = make(cluster)
+    job, processes, _ = make(cluster)
     for _ in range(20):
         cluster.end(WORKER, cluster.running(WORKER)[0], kind)
-        crew.tick()
+        processes.tick()
     assert not job.failed
     assert len(cluster.running(WORKER)) == 2
 
 
 def test_a_worker_killed_in_a_loop_ends_the_job_with_the_reason():
     cluster = Cluster()
-    job, crew, _ = make(cluster, max_relaunches=2)
+    job, processes, _ = make(cluster, max_relaunches=2)
     for expected in ("", "", "3 times: worker 3: it was killed by signal 9"):
         cluster.end(WORKER, cluster.running(WORKER)[-1], "killed", "it was killed by signal 9")
-        crew.tick()
+        processes.tick()
         assert job.failed == expected
 
 
 def test_workers_that_are_killed_after_having_done_something_are_replaced_for_ever():
     cluster = Cluster()
-    job, crew, _ = make(cluster, max_relaunches=2)
+    job, processes, _ = make(cluster, max_relaunches=2)
     for _ in range(8):
         worker = cluster.running(WORKER)[0]
         count(job, worker)
         cluster.end(WORKER, worker, "killed")
-        crew.tick()
+        processes.tick()
     assert not job.failed
 
 
@@ -196,5 +196,5 @@ def disturbed(reason):
     ],
 )
 def test_a_pods_state_says_why_it_is_over(status, kind):
-    assert fate(status)[0] == kind
-    assert bool(fate(status)[1]) == bool(kind)
+    assert termination(status)[0] == kind
+    assert bool(termination(status)[1]) == bool(kind)

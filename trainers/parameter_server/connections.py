@@ -1,4 +1,4 @@
-"""A worker's connections to the servers: push to all, pull from all, retry after a server's death."""
+"""A worker's connections to the servers: push to all, pull from all, and retry after a restart."""
 
 import threading
 import time
@@ -11,18 +11,18 @@ import grpc
 from . import channels, protocol_pb2_grpc
 from .protocol_pb2 import Gradients, Nothing, PullRequest, Shard, Tensor
 
-AGAIN_SECONDS = 0.2
+RETRY_SECONDS = 0.2
 
 
 @dataclass
-class Sent:
+class PendingPush:
     """A push in flight: for each server the request and the pending response."""
 
     requests: list[Gradients]
     futures: list[grpc.Future]
 
 
-class Links:
+class ServerConnections:
     """Connections to every server.
 
     Args:
@@ -46,21 +46,21 @@ class Links:
         return tuple(self._versions)
 
     def incarnations(self) -> tuple[int, ...]:
-        """Return the incarnation of each server that they came from."""
+        """Return the incarnation of each server that sent them."""
         return tuple(self._incarnations)
 
     def pull(self, pin: int) -> list[Sequence[Tensor]]:
         """Return every shard's tensors.
 
         Raises:
-            grpc.RpcError: A server rejects it: it has nothing under this number, or another model.
-            channels.Gone: A server has not answered for too long.
+            grpc.RpcError: A server rejects it, as it has no such pin or another model.
+            channels.PeerUnavailable: A server has not answered for too long.
         """
-        self._look()
+        self._refresh_addresses()
         requests = [PullRequest(pin=pin, layout=layout) for layout in self._layouts]
-        answers = [self._insist(index, "Pull", request) for index, request in enumerate(requests)]
+        answers = [self._call_with_retry(index, "Pull", request) for index, request in enumerate(requests)]
         if pin == 0:
-            self._note(answers)
+            self._record_versions(answers)
         return [answer.tensors for answer in answers]
 
     def push(
@@ -71,7 +71,7 @@ class Links:
         *,
         versions: Sequence[int],
         incarnations: Sequence[int],
-    ) -> Sent:
+    ) -> PendingPush:
         """Send a gradient to every server; return at once."""
         requests = [
             Gradients(
@@ -83,14 +83,14 @@ class Links:
             stub.Push.future(request, timeout=channels.CALL_SECONDS)
             for stub, request in zip(self._stubs, requests, strict=True)
         ]
-        return Sent(requests, futures)
+        return PendingPush(requests, futures)
 
-    def wait(self, sent: Sent) -> list[Shard]:
-        """Return all responses; repeat the push if there is none: a server applies it once.
+    def wait(self, sent: PendingPush) -> list[Shard]:
+        """Return all responses; repeat a push without one, as a server applies it only once.
 
         Raises:
             grpc.RpcError: A server rejects it.
-            channels.Gone: A server has not answered for too long.
+            channels.PeerUnavailable: A server has not answered for too long.
         """
         answers = []
         for index, future in enumerate(sent.futures):
@@ -99,11 +99,11 @@ class Links:
             except grpc.RpcError as error:
                 if error.code() not in channels.TRANSIENT:
                     raise
-                answers.append(self._insist(index, "Push", sent.requests[index]))
-        self._note(answers)
+                answers.append(self._call_with_retry(index, "Push", sent.requests[index]))
+        self._record_versions(answers)
         return answers
 
-    def _insist(self, index: int, name: str, request: PullRequest | Gradients) -> Shard:
+    def _call_with_retry(self, index: int, name: str, request: PullRequest | Gradients) -> Shard:
         deadline = time.monotonic() + channels.GIVE_UP_SECONDS
         while True:
             try:
@@ -112,18 +112,18 @@ class Links:
                 if error.code() not in channels.TRANSIENT:
                     raise
                 if self._stop.is_set() or time.monotonic() > deadline:
-                    raise channels.Gone(f"server {index} at {self._addresses[index]}") from error
-            self._stop.wait(AGAIN_SECONDS)
-            self._look()  # its address may have changed
+                    raise channels.PeerUnavailable(f"server {index} at {self._addresses[index]}") from error
+            self._stop.wait(RETRY_SECONDS)
+            self._refresh_addresses()  # its address may have changed
 
-    def _look(self) -> None:
+    def _refresh_addresses(self) -> None:
         """Get the servers' addresses from the master; wait until it knows all of them."""
         while True:
-            answer = channels.insist(self._master.Servers, Nothing(), stop=self._stop.is_set)
+            answer = channels.call_with_retry(self._master.Servers, Nothing(), stop=self._stop.is_set)
             if len(answer.addresses) == len(self._stubs) and all(answer.addresses):
                 break
-            if self._stop.wait(AGAIN_SECONDS):
-                raise channels.Gone("the servers have not registered")
+            if self._stop.wait(RETRY_SECONDS):
+                raise channels.PeerUnavailable("the servers have not registered")
         for index, address in enumerate(answer.addresses):
             if address != self._addresses[index]:
                 previous, channel = self._channels[index], channels.connect(address)
@@ -133,6 +133,6 @@ class Links:
                 self._stubs[index] = protocol_pb2_grpc.ServerStub(channel)
                 self._addresses[index] = address
 
-    def _note(self, answers: Sequence[Shard]) -> None:
+    def _record_versions(self, answers: Sequence[Shard]) -> None:
         self._versions = [answer.version for answer in answers]
         self._incarnations = [answer.incarnation for answer in answers]

@@ -29,17 +29,18 @@ print("working", sys.argv[1:])
         ("sys.exit(3)", 3, ""),
         ("sys.exit('no records')", 1, "no records\n"),
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "ended by signal 9\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by signal 9\n"),
     ],
 )
 def test_its_status_and_output_are_the_programs_own(tmp_path, ending, code, output):
     package = tmp_path / "parameter_server"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "keep.py").write_text((Path(TRAINERS) / "parameter_server" / "keep.py").read_text())
+    supervise = Path(TRAINERS) / "parameter_server" / "supervise.py"
+    (package / "supervise.py").write_text(supervise.read_text())
     (package / "worker.py").write_text(PROGRAM + ending)
     done = subprocess.run(
-        [sys.executable, "-m", "parameter_server.keep", "worker", "--index=1"],
+        [sys.executable, "-m", "parameter_server.supervise", "worker", "--index=1"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
