@@ -363,9 +363,8 @@ class ElasticRendezvous:
         host = socket.gethostname()
 
         def end(state: Any) -> bool:
-            return any((node.addr, node.pid) == (host, predecessor) for node in state.participants) and _end(
-                state
-            )
+            replaced = any((node.addr, node.pid) == (host, predecessor) for node in state.participants)
+            return replaced and _end(state)
 
         if predecessor:
             self._handler._state_holder.sync()

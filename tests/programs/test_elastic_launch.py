@@ -64,10 +64,10 @@ def test_a_trainer_without_an_endpoint_is_alone(launcher):
     ("flags", "word"),
     [
         (["--nnodes=4:2", "--rdzv_endpoint=a:1"], "the smallest number of nodes (4) exceeds the largest (2)"),
-        (["--nnodes=0:2", "--rdzv_endpoint=a:1"], "a whole number of 1 or more"),
+        (["--nnodes=0:2", "--rdzv_endpoint=a:1"], "must be an integer of at least 1"),
         (["--nnodes=1:4"], "--rdzv_endpoint HOST:PORT"),
         (["--rdzv_backend=zeus"], "choose one of c10d, etcd, etcd-v2"),
-        (["--max_restarts=-1"], "0 or more"),
+        (["--max_restarts=-1"], "must be an integer of at least 0"),
     ],
 )
 def test_flags_that_cannot_work_are_refused_with_the_reason(launcher, capsys, flags, word):

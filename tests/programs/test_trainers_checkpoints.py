@@ -137,13 +137,13 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
 @pytest.mark.parametrize("content", [{"format": checkpoints.FORMAT + 1}, {"weights": 1}, ["a list"]])
 def test_a_checkpoint_of_a_newer_kit_or_of_something_else_is_refused(content, tmp_path):
     torch.save(content, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(CheckpointError, match=r"has format .* reads up to 1: take the trainer that wrote it"):
+    with pytest.raises(CheckpointError, match=r"has format .* reads up to 1: use the trainer that wrote it"):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path):
     torch.save({"format": 1, "run": subprocess.Popen}, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(CheckpointError, match="whole, but no checkpoint that this trainer reads"):
+    with pytest.raises(CheckpointError, match="complete, but not a checkpoint that this trainer reads"):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 

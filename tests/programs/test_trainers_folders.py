@@ -44,7 +44,7 @@ def test_what_is_no_image_or_not_there_is_named(tmp_path):
     data = write_folders(tmp_path)
     torn = data / "tiny-imagenet-200" / "val" / "n1" / "images" / "3.JPEG"
     torn.write_bytes(b"half")
-    with pytest.raises(SystemExit, match=r"n1/images/3.JPEG is no image"):
+    with pytest.raises(SystemExit, match=r"n1/images/3.JPEG cannot be read as an image"):
         tiny.read_folders(data, train=False)
     with pytest.raises(SystemExit, match="has no folder train"):
         tiny.read_folders(tmp_path / "tiny-imagenet-200" / "val", train=True)

@@ -71,7 +71,7 @@ def test_the_master_may_touch_pods_and_its_own_job_and_nothing_else():
 
 def test_the_package_and_the_users_file_travel_with_it():
     ps_job = job()
-    assert {"master.py", "worker.py", "server.py", "keep.py", "protocol_pb2.py"} <= set(
+    assert {"master.py", "worker.py", "server.py", "supervise.py", "protocol_pb2.py"} <= set(
         of_kind(ps_job, "ConfigMap", "-package")["data"]
     )
     assert "mnist_parameter_server.py" in of_kind(ps_job, "ConfigMap", "test-mnist")["data"]
