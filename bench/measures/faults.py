@@ -31,7 +31,7 @@ from kitlib.jobs.base import Job, JobArguments
 
 TRAINER, PACE = "trainers/digits_elastic.py", 0.1
 FLAGS = {"epochs": 100_000, "step_seconds": PACE, "log_every": 1, "checkpoint_every": 10}
-PATIENCE, SETTLED, LOOKS = 60.0, 15.0, 1.0  # seconds: without a step, after the fault, between looks
+TIMEOUT, SETTLE, POLL = 60.0, 15.0, 1.0  # seconds: without a step, after the fault, between polls
 READY_SECONDS, STEPS_BEFORE = 180, 20
 ROUNDS = 1  # twenty runs, of up to a minute and more
 Fault = Callable[[Cluster, kit.Run, str], AbstractContextManager[None]]  # the node is that of rank 1
@@ -60,7 +60,7 @@ def measure(lab: Lab) -> list[Result]:
                 peer=peer,
                 theirs=tuple(samples.get(peer, ())),
                 absent=absent.get(peer, ""),
-                patience=PATIENCE,
+                timeout=TIMEOUT,
             )
             for peer in (TORCHRUN, TORCHFT, TRAIN_JOB)
         ]
@@ -124,18 +124,18 @@ def _pause(lab: Lab, kind: str, strike: Fault) -> float:
 
 
 def _longest_pause(run: kit.Run, *, since: float) -> float:
-    """Watch the steps until training has gone on; at most PATIENCE seconds without one."""
+    """Watch the steps until training has gone on; at most TIMEOUT seconds without one."""
     while True:
         now = time.time()
         steps = run.metrics("step")
         times = sorted(steps.time[steps.time >= since - 10 * PACE])
         pauses = [after - before for before, after in zip(times, times[1:], strict=False) if after > since]
         silent = now - max(since, times[-1] if times else since)
-        if silent >= PATIENCE or run.status.phase == "Failed":
-            return PATIENCE
-        if now - since >= SETTLED and silent < 2 * LOOKS:
+        if silent >= TIMEOUT or run.status.phase == "Failed":
+            return TIMEOUT
+        if now - since >= SETTLE and silent < 2 * POLL:
             return max(pauses)
-        time.sleep(LOOKS)
+        time.sleep(POLL)
 
 
 @contextmanager

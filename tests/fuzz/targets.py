@@ -140,7 +140,7 @@ def reports(data: bytes) -> None:
 
 def archive(data: bytes) -> None:
     sys.path.insert(0, str(REPOSITORY / "programs" / "dataset"))
-    from say import Trouble
+    from events import PreparationError
     from unpack import unpack
 
     suffix = (".tar.gz", ".zip", ".gz")[data[0] % 3 if data else 0]
@@ -149,7 +149,7 @@ def archive(data: bytes) -> None:
         packed = folder / f"a{suffix}"
         packed.write_bytes(data[1:])
         (folder / "outside").write_text("as it was")
-        with contextlib.suppress(Trouble, OSError):
+        with contextlib.suppress(PreparationError, OSError):
             unpack(packed, folder / "into")
         assert (folder / "outside").read_text() == "as it was"
         assert {path.name for path in folder.iterdir()} == {packed.name, "outside", "into"}

@@ -97,7 +97,7 @@ def test_a_cut_download_goes_on_where_it_stopped(program, release, content):
     assert status == 0
     assert is_complete(program)
     assert [byte_range for _, byte_range in release.requests] == [None, "bytes=5000-", "bytes=12000-"]
-    assert any("cut with" in event.get("doing", "") for event in events)
+    assert any("closed with" in event.get("doing", "") for event in events)
 
 
 def test_a_server_that_knows_no_ranges_is_asked_for_all_of_it(program, release):

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "execute_notebook.py"
 PATIENT_SECONDS = 4 * 3600
-PATIENCE = 30  # seconds that an interrupted notebook has to shut its kernel down
+SHUTDOWN_SECONDS = 30  # that an interrupted notebook has to shut its kernel down
 
 
 class Ended(Exception):
@@ -68,7 +68,7 @@ class Processes:
         running = self.running()
         for process in running:
             process.terminate()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
         for process in running:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
