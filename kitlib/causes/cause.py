@@ -68,7 +68,7 @@ class Cause:
             f"<dt>{escape(name.strip(' :'))}</dt><dd {pre}>{escape(printable(text))}</dd>"
             for name, text in self._parts()[1:]
         )
-        return f"<b>{escape(printable(self.line))}</b><dl style='margin:0 0 1em 1em'>{''.join(items)}</dl>"
+        return f"<b>{escape(printable(self.line))}</b><dl style='margin:0 0 1em'>{''.join(items)}</dl>"
 
 
 @dataclass(frozen=True)

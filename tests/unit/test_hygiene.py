@@ -151,6 +151,11 @@ def test_no_cell_is_long_and_the_text_is_neither_thin_nor_long(notebook, path):
     assert words in WORDS or path.stem in APPENDICES and 300 <= words <= 1000
 
 
+def test_what_unfolds_has_no_markdown_in_its_summary_where_it_would_be_shown_as_it_is(notebook):
+    summaries = re.findall(r"<summary>(.*?)</summary>", "\n".join(sources(notebook)))
+    assert [summary for summary in summaries if re.search(r"[*`]|\]\(", summary)] == []
+
+
 def test_outputs_are_those_of_the_stored_sources(notebook):
     stored = notebook.metadata.trainyard.get("executed", "")
     assert stored == digest(notebook), "run tools/run_notebooks.py and tools/store_outputs.py with its number"
