@@ -51,10 +51,10 @@ CHECKPOINTS = {
     "03": ("a line of the Dockerfile that checks", "all but the exercise"),
     "04": ("a dataset on the volume", "<em>Sequential, then concurrent</em>"),
     "05": ("losses of four ranks, accuracy above 0.9", "without simulation"),
-    "06": ("half the steps each; the model on the volume", "the appendix: a slide remains"),
+    "06": ("half the steps each; the model on the volume", "<em>When it goes wrong</em>"),
     "07": ("the losses of a script that knows no cluster", "TensorBoard"),
     "08": ("a killed worker, and the same loss", "<em>Stop a node</em>"),
-    "09": ("a PyTorchJob has Succeeded", "<em>Pods or processes?</em>"),
+    "09": ("a PyTorchJob has Succeeded", "<em>The next generation</em>"),
     "12": ("a confusion matrix, and its largest pair", "<em>The worst mistakes</em>"),
     "13": ("nothing is left, and who knows what it cost", "never left out"),
 }

@@ -19,18 +19,11 @@ CLUSTER, LIMIT = "gpus", 3000
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # Runs of the notebooks, in each of which all pods that train have a GPU.
 RUNS = {
-    "01": ["network"],
     "05": ["digits-single", "digits"],
     "06": ["cifar10-single", "cifar10"],
     "07": ["own", "own-function"],
     "08": ["elastic-fixed", "elastic"],
-    "09": [
-        "digits-1x1",
-        "digits-operator",
-        "digits-odd",
-        "digits-trainjob",
-        "digits-function",
-    ],
+    "09": ["digits-operator", "digits-odd", "digits-trainjob"],
     "10": ["mnist", "mnist-one", "mnist-sync", "mnist-lab"],
     "11": ["mnist-low"],
     "12": ["test-cifar10"],
