@@ -7,7 +7,7 @@ from .pages import menu, open_notebook, until, write_notebook
 WORK = """from trainyard_kit.clouds.steps import Phase, Steps
 with Steps('cluster "lab"') as steps:
     for name, seconds in {"network": 2, "cluster": 540, "nodes": 180}.items():
-        steps.update(name, Phase.WAITS, usual=seconds)
+        steps.update(name, Phase.WAITING, usual=seconds)
     with steps.step("network"):
         steps.sleep(2)
     with steps.step("cluster", "CREATE_IN_PROGRESS"):
@@ -46,8 +46,8 @@ def test_steps_are_live_in_the_notebook_and_stopped_by_its_button(page, lab):
     url, home = lab
     open_notebook(page, url(write_notebook(home, "steps.ipynb", WORK)))
     menu(page, "Run", "Run All Cells")
-    until(page, lambda: step(page, "cluster")[0] == "runs", "the cluster's turn")
-    assert step(page, "network")[:2] == ("done", "done") and step(page, "nodes")[0] == "waits"
+    until(page, lambda: step(page, "cluster")[0] == "running", "the cluster's turn")
+    assert step(page, "network")[:2] == ("done", "done") and step(page, "nodes")[0] == "waiting"
     assert step(page, "cluster")[2] == "9 min"
     took = step(page, "cluster")[3]
     until(page, lambda: step(page, "cluster")[3] != took, "another second")

@@ -1,6 +1,6 @@
 """A laptop that falls asleep while a cluster is created, and wakes hours later."""
 
-from trainyard_kit.clouds.launches import AWAKE
+from trainyard_kit.clouds.launches import KEEP_AWAKE
 from trainyard_kit.clouds.steps import Phase, Steps
 
 
@@ -15,7 +15,7 @@ def warnings(monkeypatch):
     rows, update = [], Steps.update
 
     def note(steps, name, phase, words="", **more):
-        rows.extend([name] if phase is Phase.WAITS and words == AWAKE else [])
+        rows.extend([name] if phase is Phase.WAITING and words == KEEP_AWAKE else [])
         update(steps, name, phase, words, **more)
 
     monkeypatch.setattr(Steps, "update", note)

@@ -400,7 +400,7 @@ def test_all_clusters_of_a_region_are_listed_priced_and_deleted_from_any_machine
     table = resources.list_resources("eks")
     assert {row["cluster"] for row in table} == {NAME, "other"}
     costs = EksCluster.running_costs(AwsSession(REGION))
-    assert len(costs) == 2 and all(0.4 < cost.an_hour < 1 for cost in costs)
+    assert len(costs) == 2 and all(0.4 < cost.hourly < 1 for cost in costs)
     assert resources.delete_resources("eks", clusters="other", dry_run=False).rows == []
     assert {resource["cluster"] for resource in resources.list_resources("eks")} == {NAME}
     assert resources.delete_resources("eks", dry_run=False, confirm=True).rows == []

@@ -45,7 +45,7 @@ def test_only_an_explicit_denial_fails_what_is_not_found_allowed_is_a_warning(aw
     assert only.level is Level.WARN and "cloudformation:CreateStack" in only.message
     aws.faults.denied["cloudformation:CreateStack"] = True
     (only,) = worst(report()).values()
-    assert only.level is Level.FAILED and "no permission outweighs" in only.message
+    assert only.level is Level.FAILED and "no allow statement overrides" in only.message
 
 
 def test_quotas_versions_and_a_foreign_cluster_are_found_before_anything_is_paid_for(aws, user):
@@ -70,7 +70,7 @@ def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aw
     rows = worst(report(instance_type=kind, spot=spot))
     assert ("create-service-linked-role" in rows.pop("spot").fix) if spot else "spot" not in rows
     (only,) = rows.values()
-    assert only.level is Level.FAILED and "of 191, 0 are taken" in only.message and code in only.fix
+    assert only.level is Level.FAILED and "0 of 191 in use" in only.message and code in only.fix
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_machines_that_cannot_train_and_options_that_do_not_fit_are_refused_with
         (
             "L-F678F1CE",
             {},
-            "services/vpc/quotas/L-F678F1CE; or delete one; or a VPC of your own: docs/eks.md",
+            "services/vpc/quotas/L-F678F1CE; or delete one; or use your own VPC: docs/eks.md",
         ),
         ("L-A4707A72", {}, "services/vpc/quotas/L-A4707A72"),
         ("L-0263D0A3", {"private": True}, "services/ec2/quotas/L-0263D0A3"),
@@ -112,7 +112,7 @@ def test_a_quota_of_which_a_cluster_takes_one_is_found_used_up(aws, user, code, 
     """Codes: https://docs.aws.amazon.com/general/latest/gr/vpc-service.html, ec2-service.html, eks.html"""
     aws.quotas.values[code] = 0
     (only,) = worst(report(**options)).values()
-    assert only.level is Level.FAILED and "1 is needed; of 0" in only.message
+    assert only.level is Level.FAILED and "1 is needed" in only.message and "of 0 in use" in only.message
     page, *ways = fix.split("; ")
     assert page in only.fix and all(way in only.fix for way in ways)
     aws.quotas.values[code] = 50
@@ -133,9 +133,9 @@ def issues() -> list[str]:
 def test_each_issue_that_eks_has_of_a_node_group_has_a_reason_and_a_next_step(code):
     words = f"NodeGroup (AWS::EKS::Nodegroup): [Issue(Code={code}, Message=as EKS says it, ResourceIds=[])]"
     row, rest = classify("amazon", words), ("Unknown", "InternalFailure")
-    assert row.why is not ErrorReason.OTHER
+    assert row.reason is not ErrorReason.OTHER
     session = SimpleNamespace(region="us-west-2")
-    advice = machines.advice(session, "m5.xlarge", words, spot=False, alternative="us-west-2b")
+    advice = machines.launch_failure_fix(session, "m5.xlarge", words, spot=False, alternative="us-west-2b")
     assert (advice is None) is (code in rest)
 
 
@@ -162,7 +162,9 @@ def test_each_issue_that_eks_has_of_a_node_group_has_a_reason_and_a_next_step(co
 )
 def test_nodes_that_do_not_come_are_explained_by_the_next_step_and_not_by_calling_again(words, step):
     session = SimpleNamespace(region="us-west-2")
-    assert step in machines.advice(session, "m5.xlarge", words, spot=True, alternative="us-west-2b")
+    assert step in machines.launch_failure_fix(
+        session, "m5.xlarge", words, spot=True, alternative="us-west-2b"
+    )
 
 
 BLOCK = {"InstanceType": "p5.48xlarge", "AvailabilityZone": "us-west-2b", "State": "active"}
@@ -180,7 +182,7 @@ BLOCK |= {"StartDate": datetime(2030, 1, 1, 11, 30, tzinfo=UTC), "EndDate": date
         ({"ReservationType": "default"}, {}, "not a Capacity Block", 'zone="us-west-2b"'),
         ({"TotalInstanceCount": 1}, {}, "1 machines", "nodes=1"),
         ({}, {"spot": True}, "spot cannot be chosen", "leave out"),
-        ({}, {"instance_type": "p5.48xlarge", "zone": "us-west-2a"}, "are the block's", "leave out"),
+        ({}, {"instance_type": "p5.48xlarge", "zone": "us-west-2a"}, "the block determines", "leave out"),
     ],
 )
 def test_a_capacity_block_that_does_not_fit_is_refused_with_what_it_is(aws, user, found, options, words, fix):
@@ -199,13 +201,13 @@ def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota
     assert checks.ok and not any("of P instances" in check.name for check in checks.checks)
     aws.reservations["cr-1"]["AvailableInstanceCount"] = 1
     (only,) = EksCluster.preflight("lab", Shape(2, options=options)).failures
-    assert "1 of it are free" in only.message and only.fix == "`nodes=1`"
+    assert "1 of its machines are free" in only.message and only.fix == "`nodes=1`"
     aws.reservations["cr-1"] |= {
         "AvailableInstanceCount": 2,
         "EndDate": datetime.now(UTC) + timedelta(hours=2),
     }
     (only,) = worst(EksCluster.preflight("lab", Shape(2, options=options))).values()
-    assert only.level is Level.WARN and "before the cluster's end" in only.message
+    assert only.level is Level.WARN and "before the cluster expires" in only.message
     lab = EksCluster.create("lab", Shape(2, options=options))
     eks, ec2 = administrator("eks"), administrator("ec2")
     pool = eks.describe_nodegroup(clusterName="lab", nodegroupName="train")["nodegroup"]
@@ -217,7 +219,7 @@ def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota
     target = launch["CapacityReservationSpecification"]["CapacityReservationTarget"]
     assert target == {"CapacityReservationId": "cr-1"}
     (paid,) = (price for price in lab.running_costs(lab.session)[0].prices if "capacity block" in price.what)
-    assert paid.together == 0.0 and paid.count == 2
+    assert paid.hourly == 0.0 and paid.count == 2
     user.delete()
     assert aws.left() == []
 
@@ -261,19 +263,19 @@ def refusal(code, words="no"):
     ("error", "words", "passing"),
     [
         (refusal("ExpiredToken"), "have expired", False),
-        (refusal("UnrecognizedClientException"), "does not know these credentials", False),
+        (refusal("UnrecognizedClientException"), "does not accept these credentials", False),
         (refusal("SignatureDoesNotMatch", "Signature expired: 2020 is now earlier"), "clock is wrong", False),
-        (refusal("Throttling"), "slow", True),
+        (refusal("Throttling"), "throttles", True),
         (refusal("ServiceUnavailable"), "AWS failed", True),
         (boto.NoCredentialsError(), "no credentials", False),
-        (boto.EndpointConnectionError(endpoint_url="https://eks"), "network", True),
+        (boto.EndpointConnectionError(endpoint_url="https://eks"), "unreachable", True),
     ],
 )
 def test_each_way_to_fail_has_its_words(error, words, passing):
     names = {"StackName": "trainyard-lab"}
     translated = to_error(error, "cloudformation", "create_stack", names, region="eu-west-1", profile=None)
     assert words in translated.what and translated.fix
-    assert isinstance(translated, AwsError) and translated.passing is passing
+    assert isinstance(translated, AwsError) and translated.transient is passing
 
 
 def test_a_region_or_profile_that_does_not_exist_is_refused(monkeypatch):
@@ -288,7 +290,7 @@ def test_a_region_or_profile_that_does_not_exist_is_refused(monkeypatch):
     [
         (None, Level.OK, "older"),
         (("PAID", "ACTIVE"), Level.OK, "paid"),
-        (("FREE", "ACTIVE"), Level.FAILED, "m5.xlarge and no t3.large"),
+        (("FREE", "ACTIVE"), Level.FAILED, "m5.xlarge and t3.large"),
         (("FREE", "EXPIRED"), Level.FAILED, "expired"),
         (("FREE", "NOT_STARTED"), Level.FAILED, "not started"),
     ],
@@ -355,7 +357,9 @@ def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_c
 )
 def test_machines_that_a_policy_or_a_key_forbids_are_not_sought_in_another_zone(words, fix):
     session = SimpleNamespace(region="us-west-2")
-    advice = machines.advice(session, "m5.xlarge", f"train: {words}", spot=True, alternative="us-west-2b")
+    advice = machines.launch_failure_fix(
+        session, "m5.xlarge", f"train: {words}", spot=True, alternative="us-west-2b"
+    )
     assert fix in advice and ("zone=" in advice) is (fix == "zone=")
     assert machines.is_permanent(words) is (fix != "zone=")
 
@@ -363,11 +367,11 @@ def test_machines_that_a_policy_or_a_key_forbids_are_not_sought_in_another_zone(
 @pytest.mark.parametrize("code", ["OptInRequired", "SubscriptionRequiredException", "PendingVerification"])
 def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
     translated = to_error(refusal(code), "ec2", "describe_regions", {}, region="eu-west-1", profile=None)
-    assert "aws" in translated.fix and "region that is off" not in translated.fix and not translated.passing
+    assert "aws" in translated.fix and "opt-in region" not in translated.fix and not translated.transient
 
 
 def test_a_companys_certificate_is_named_with_the_variable_that_helps():
     words = "CERTIFICATE_VERIFY_FAILED: self-signed certificate"
     error = boto.SSLError(endpoint_url="https://eks", error=words)
     translated = to_error(error, "eks", "list_clusters", {}, region="eu-west-1", profile=None)
-    assert "AWS_CA_BUNDLE" in translated.fix and not translated.passing
+    assert "AWS_CA_BUNDLE" in translated.fix and not translated.transient

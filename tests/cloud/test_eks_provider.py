@@ -87,7 +87,7 @@ def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, backing, tmp
         cluster.scale(3)
     cluster.scale(1)
     backing.settled()
-    assert "ends at" in cluster.extend(hours=6, confirm=True)
+    assert "expires at" in cluster.extend(hours=6, confirm=True)
     account = {"clusterName": "yard", "namespace": "attendee-ada"}
     for verb, there_are in ((workshop.add, 1), (workshop.remove, 0)):
         verb("ada", cluster=cluster)

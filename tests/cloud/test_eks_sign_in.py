@@ -65,7 +65,7 @@ def test_a_login_that_cannot_be_used_ends_in_its_own_command_and_never_in_the_li
     for ask in (lambda: session.identity, lambda: session.credentials, lambda: token.token(session, "lab")):
         with pytest.raises(AwsError) as raised:
             ask()
-        assert expected in raised.value.fix and "client library" not in raised.value.what
+        assert expected in raised.value.fix and "botocore failed" not in raised.value.what
     assert token.main(["--cluster", "lab", "--region", "us-west-2", "--profile", "ada"]) == 1
     assert expected in capsys.readouterr().err
 
@@ -102,7 +102,7 @@ def test_expired_credentials_are_renewed_in_the_way_in_which_the_user_signed_in(
         monkeypatch.setenv(name, value)
     session = AwsSession("us-west-2", profile)  # no request is sent: the error is as AWS sends it
     reply = {"Error": {"Code": "ExpiredToken", "Message": REFUSED}}
-    error = session.translated(ClientError(reply, "DescribeStacks"), "cloudformation", "describe_stacks", {})
+    error = session.convert(ClientError(reply, "DescribeStacks"), "cloudformation", "describe_stacks", {})
     assert isinstance(error, KitError) and "have expired" in error.what and fix in error.fix
 
 
@@ -114,4 +114,4 @@ def test_a_configuration_that_leads_nowhere_is_to_be_corrected():
 def test_the_region_of_a_role_is_read_from_its_name_in_every_partition():
     regions = {"us-west-2", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"}
     listed = [{"RoleName": f"trainyard-my-lab-{region}-stack"} for region in regions]
-    assert cluster.regions(SimpleNamespace(region="us-west-2", every=lambda *_, **__: listed)) == regions
+    assert cluster.regions(SimpleNamespace(region="us-west-2", paginate=lambda *_, **__: listed)) == regions

@@ -191,14 +191,14 @@ def test_each_request_of_the_driver_names_its_service_and_operation_where_the_po
         for path in (ROOT / "trainyard_kit").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith(("session.call", "session.every", "session.find", "_client"))
+        and ast.unparse(node.func).endswith(("session.call", "session.paginate", "session.find", "_client"))
         and path.parent.name != "gke"
         and not all(isinstance(word, ast.Constant) for word in node.args[:2])
     }
     assert unnamed == {
         "orphans.py: session.find(service, operation)",
-        "preflight.py: session.every(owner, operation, key)",
-        "orphans.py: session.every(service, listing, key)",
+        "preflight.py: session.paginate(owner, operation, key)",
+        "orphans.py: session.paginate(service, listing, key)",
     }
 
 

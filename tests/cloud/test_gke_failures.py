@@ -23,7 +23,7 @@ from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error, translate
 from trainyard_kit.clouds.gke.cluster import GkeCluster
-from trainyard_kit.clouds.gke.create import create, cron, end_times
+from trainyard_kit.clouds.gke.create import create, cron, expiry_times
 from trainyard_kit.clouds.gke.machines import COMES_WITH, GPU_MACHINE, GkePlan
 from trainyard_kit.clouds.gke.preflight import quotas, required
 from trainyard_kit.clouds.gke.session import GcpSession
@@ -69,7 +69,7 @@ def token_service(words):
 @pytest.mark.parametrize(
     ("said", "words", "fix"),
     [
-        ("Token has been expired or revoked.", "expired or were withdrawn", "application-default login"),
+        ("Token has been expired or revoked.", "expired or were revoked", "application-default login"),
         (TIMEFRAME, "clock is wrong", "timedatectl"),
     ],
 )
@@ -82,7 +82,7 @@ def test_credentials_that_have_expired_are_told_from_a_wrong_clock(monkeypatch, 
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
         with pytest.raises(GcpError, match=words) as caught:
             access_token()
-    assert caught.value.why is ErrorReason.CREDENTIALS and fix in caught.value.fix
+    assert caught.value.reason is ErrorReason.CREDENTIALS and fix in caught.value.fix
 
 
 def private_key():
@@ -100,10 +100,10 @@ def test_a_clock_in_the_past_is_named_where_tls_notices_it_first():
 
 def test_a_zone_that_has_none_left_proposes_the_next_one_where_nobody_can_be_asked(google, clock, state_home):
     google.fail("container.CreateNodePool", 1, stockout(ZONE), times=9)
-    plan = GkeCluster("dry", GcpSession(PROJECT, ZONE))._planned(Shape(2, options=OPTIONS))
+    plan = GkeCluster("dry", GcpSession(PROJECT, ZONE))._make_plan(Shape(2, options=OPTIONS))
     with pytest.raises(GcpError, match="does not have enough resources") as caught:
         create(GcpSession(PROJECT, ZONE), replace(plan, confirm=False), Steps("dry", clock=google.clock))
-    assert "`confirm=True` takes us-central1-a" in caught.value.fix
+    assert "`confirm=True` uses us-central1-a" in caught.value.fix
     GkeCluster.delete_at(GcpSession(PROJECT), "dry")
     assert google.left() == []
 
@@ -111,12 +111,12 @@ def test_a_zone_that_has_none_left_proposes_the_next_one_where_nobody_can_be_ask
 def test_what_cannot_be_deleted_keeps_its_end_and_nothing_that_is_independent(google, clock, state_home):
     session = GcpSession(PROJECT, ZONE)
     lab = GkeCluster("dry", session)
-    create(session, lab._planned(Shape(1, options=OPTIONS)), Steps("dry", clock=google.clock))
+    create(session, lab._make_plan(Shape(1, options=OPTIONS)), Steps("dry", clock=google.clock))
     google.deny("artifactregistry.repositories.delete")
     with pytest.raises(GcpError, match=r"artifactregistry\.repositories\.delete"):
         GkeCluster.delete_at(session, "dry")
     left = {resource.name for resource in GkeCluster.find_resources(session, "dry")}
-    assert {"repository", "end of the cluster", "rights expiry", "account expiry"} <= left
+    assert {"repository", "end of the cluster", "roles of expiry", "account expiry"} <= left
     assert not left & {"cluster", "network", "subnet", "bucket"}
     google.project.denied.clear()
     GkeCluster.delete_at(session, "dry")
@@ -139,7 +139,7 @@ def test_an_organisation_that_forbids_public_addresses_is_answered_by_private_no
 @pytest.mark.parametrize("end", ["23:00", "23:29", "23:44", "23:45", "23:59", "00:00", "12:00"])
 def test_an_end_at_any_minute_is_tried_on_the_day_after_as_well(end):
     at = datetime.fromisoformat(f"2026-12-31T{end}:00+00:00")
-    training, cluster, again = end_times(at)
+    training, cluster, again = expiry_times(at)
     assert training == at < cluster < again
     minute, hours, *_ = cron(again).split()
     assert hours == "0-23" and minute == "5"
@@ -182,4 +182,4 @@ def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):
 
 @pytest.mark.parametrize("kind", [auth.OAuthError, auth.RefreshError, auth.UserAccessTokenError])
 def test_a_federated_identity_that_is_refused_is_no_network_that_fails(kind):
-    assert translate(kind("invalid_grant"), "container", PROJECT).why == ErrorReason.CREDENTIALS
+    assert translate(kind("invalid_grant"), "container", PROJECT).reason == ErrorReason.CREDENTIALS

@@ -126,9 +126,9 @@ def test_extending_moves_the_schedules_the_rights_the_labels_and_the_exclusion(g
     before = end_of(lab)
     with pytest.raises(BadInput, match="needs confirmation"):
         lab.extend(8)
-    assert "ends at" in str(lab.extend(8, confirm=True))
+    assert "expires at" in str(lab.extend(8, confirm=True))
     assert end_of(lab) - before > timedelta(hours=3.9)
-    assert "ends at" in str(lab.extend(6))  # sooner than that: nobody has to agree
+    assert "expires at" in str(lab.extend(6))  # sooner than that: nobody has to agree
     pass_until(google, before + timedelta(hours=1))
     assert clusters_left(google), "the old end is past"
     google.container.maintain(900)
@@ -198,7 +198,7 @@ def shown(google, monkeypatch):
 
 def seconds_until(rows, step, words):
     """Seconds from the beginning of a step to a row that says this."""
-    began = next(when for when, name, phase, _ in rows if name == step and phase is Phase.RUNS)
+    began = next(when for when, name, phase, _ in rows if name == step and phase is Phase.RUNNING)
     return next(when for when, name, _, message in rows if name == step and words in message) - began
 
 
@@ -264,9 +264,9 @@ def test_a_stockout_is_told_with_the_next_zone_which_is_taken_if_agreed(google, 
     assert training().locations == ["us-central1-a"]
     user.delete()
     google.fail("container.CreateNodePool", 1, stockout(ZONE), times=9)
-    with pytest.raises(GcpError, match="not have enough resources|none of these") as caught:
+    with pytest.raises(GcpError, match="not have enough resources|no capacity") as caught:
         user.create()
-    assert caught.value.why is ErrorReason.STOCKOUT
+    assert caught.value.reason is ErrorReason.STOCKOUT
     google.clear_faults()
     assert user.create()._describe().machines.count == 2
     user.delete()
@@ -410,7 +410,7 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continu
     google.cut(50, "after")
     with pytest.raises(GcpError) as caught:
         user.create()
-    assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
+    assert caught.value.reason in (ErrorReason.NETWORK, ErrorReason.FAULT)
     google.clear_faults()
     assert user.create()._describe().state == "running"
 

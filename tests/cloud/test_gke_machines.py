@@ -79,12 +79,12 @@ def test_what_is_not_named_is_chosen(options, machine, gpus):
 @pytest.mark.parametrize(
     ("options", "words", "fix"),
     [
-        ({"accelerator": "nvidia-h200-141gb", "gpus": 1}, "machines come with 8 of them", "gpus=8"),
+        ({"accelerator": "nvidia-h200-141gb", "gpus": 1}, "machine types have 8 of them", "gpus=8"),
         ({"accelerator": "nvidia-l4", "gpus": 3}, "1 or 2 or 4 or 8", "gpus=1"),
-        ({"accelerator": "nvidia-t4"}, "does not know which machine type", "nvidia-tesla-t4"),
-        ({"accelerator": "nvidia-later"}, "does not know which machine type", "machine_type="),
-        ({"accelerator": "nvidia-gb200"}, "ARM cores", "machine_type"),
-        ({"machine_type": "a3-megagpu-8g", "gpus": 2}, "no kind of GPU", "it has 8 GPUs"),
+        ({"accelerator": "nvidia-t4"}, "does not know a machine type", "nvidia-tesla-t4"),
+        ({"accelerator": "nvidia-later"}, "does not know a machine type", "machine_type="),
+        ({"accelerator": "nvidia-gb200"}, "CPUs are ARM", "machine_type"),
+        ({"machine_type": "a3-megagpu-8g", "gpus": 2}, "no GPU type", "it has 8 nvidia"),
     ],
 )
 def test_gpus_that_no_machine_type_comes_with_are_refused(options, words, fix):
@@ -96,14 +96,14 @@ def test_gpus_that_no_machine_type_comes_with_are_refused(options, words, fix):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"zone": None}, "no zone is named"),
+        ({"zone": None}, "no zone is given"),
         ({"region": "us-central1"}, "no option region"),
         ({"hours": 0}, "hours are a number"),
         ({"disk_gb": 5}, "disk_gb"),
         ({"min_nodes": 3}, "min_nodes is a whole number from 0 to 2"),
-        ({"admins": ["ada@example.org"]}, "no member of this form"),
+        ({"admins": ["ada@example.org"]}, "not an IAM member"),
         ({"admins": "user:ada@example.org"}, "admins are a list"),
-        ({"request": {"subnetwork": "mine"}}, "its network is not named"),
+        ({"request": {"subnetwork": "mine"}}, "a subnetwork needs its network"),
         ({"request": {"name": "mine"}}, "the kit sets name"),
         ({"request": ["network"]}, "a dict"),
         ({"allowed_cidrs": ["203.0.113.0/33"]}, "203.0.113.0/33"),
@@ -119,7 +119,7 @@ def test_options_that_cannot_be_are_refused_before_google_is_asked(google, state
 def test_a_name_that_begins_with_a_digit_and_gpus_of_no_kind_are_refused(google, state_home):
     with pytest.raises(BadInput, match="begins with a letter"):
         GkeCluster.create("1lab", Shape(2, options=ZONE))
-    with pytest.raises(BadInput, match="no kind of GPU"):
+    with pytest.raises(BadInput, match="no GPU type"):
         GkeCluster.create("lab", Shape(2, gpus=1, options=ZONE))
     assert google.calls == []
 

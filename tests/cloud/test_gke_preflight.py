@@ -69,7 +69,7 @@ def test_all_that_prevents_a_cluster_is_told_at_once(google):
     assert "roles/iam.serviceAccountUser" in checks["permissions"].fix
     assert "metric=NVIDIA_T4_GPUS" in checks["quota NVIDIA_T4_GPUS"].fix
     assert "billing/linkedaccount" in checks["billing"].fix
-    with pytest.raises(PreflightFailed, match="nothing was made"):
+    with pytest.raises(PreflightFailed, match="nothing was created"):
         report.raise_failures()
 
 
@@ -119,7 +119,7 @@ def test_spot_machines_count_against_ordinary_quotas_until_there_are_some_for_sp
 
 
 def test_each_permission_that_is_needed_has_a_role_that_gives_it():
-    assert all(role_for(permission) != "roles/editor" for permission in preflight.NEEDED)
+    assert all(role_for(permission) != "roles/editor" for permission in preflight.PERMISSIONS)
 
 
 def permissions() -> dict[str, list[str]]:
@@ -129,8 +129,8 @@ def permissions() -> dict[str, list[str]]:
 
 def test_the_preflight_asks_for_each_permission_that_a_method_of_the_driver_needs():
     needed = {permission for listed in permissions().values() for permission in listed}
-    assert needed <= set(preflight.NEEDED)
-    assert len(preflight.NEEDED) <= 100, "one request tests no more"
+    assert needed <= set(preflight.PERMISSIONS)
+    assert len(preflight.PERMISSIONS) <= 100, "one request tests no more"
 
 
 def test_each_method_in_the_life_of_a_cluster_has_its_permissions_known(

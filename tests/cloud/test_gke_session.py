@@ -46,7 +46,7 @@ def test_what_is_not_there_is_none(session):
 def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, session, api):
     google.fail(f"{api}.*", 1, permission_denied("compute.networks.create", f"projects/{PROJECT}"))
     error = refusal(request, session, api)
-    assert (error.why, error.passing) == (ErrorReason.DENIED, False)
+    assert (error.reason, error.transient) == (ErrorReason.DENIED, False)
     assert error.what == "this user lacks the permission compute.networks.create"
     assert "roles/compute.networkAdmin" in error.fix
     assert f"gcloud projects add-iam-policy-binding {PROJECT}" in error.fix
@@ -56,7 +56,7 @@ def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, sessio
 def test_an_api_that_is_not_enabled_comes_with_the_line_and_the_link_that_enable_it(google, session, api):
     google.fail(f"{api}.*", 1, service_disabled(api, "Some API", PROJECT))
     error = refusal(request, session, api)
-    assert error.why is ErrorReason.DISABLED
+    assert error.reason is ErrorReason.DISABLED
     assert f"gcloud services enable {api}.googleapis.com --project={PROJECT}" in error.fix
     assert f"https://console.cloud.google.com/apis/library/{api}.googleapis.com" in error.fix
 
@@ -67,13 +67,13 @@ def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_ma
     request(session, api)
     google.cut(1, "before")
     error = refusal(request, session, api)
-    assert error.passing and error.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
+    assert error.transient and error.reason in (ErrorReason.NETWORK, ErrorReason.FAULT)
 
 
 def test_a_project_that_is_not_there_is_said_to_be_so(session):
     missing, path = GcpSession("no-such-project", "us-central1-c"), LAB.replace(PROJECT, "no-such-project")
     error = refusal(missing.request, "GET", "container", path)
-    assert error.why is ErrorReason.PROJECT
+    assert error.reason is ErrorReason.PROJECT
     assert "gcloud projects list" in error.fix
 
 
@@ -101,7 +101,7 @@ SAID = [
 @pytest.mark.parametrize(("status", "code", "said", "why", "fix"), SAID, ids=[row[2][:30] for row in SAID])
 def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
     error = to_error(ErrorReply(status, code, said), "container: create_cluster lab", PROJECT)
-    assert error.why == why
+    assert error.reason == why
     assert fix in error.fix and "roles/editor" not in error.fix
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_believed_to_be_gone_because_another_projects_api_is_disabled
     google.fail(f"{api}.*", 1, service_disabled(api, "Some API", "764086051850"), times=9)
     for look in (look_for, look_for_all):
         error = refusal(look, session, api)
-        assert error.why is ErrorReason.DISABLED and "764086051850" in error.what
+        assert error.reason is ErrorReason.DISABLED and "764086051850" in error.what
     google.clear_faults()
     for consumer in (PROJECT, NUMBER):
         google.fail(f"{api}.*", 1, service_disabled(api, "Some API", consumer), times=9)
@@ -128,7 +128,7 @@ def look_for(session, api):
 def look_for_all(session, api):
     if api == "container":
         return parts.clusters_of(session) or None
-    return list(session.every("compute", f"projects/{PROJECT}/global/networks", "items"))
+    return list(session.paginate("compute", f"projects/{PROJECT}/global/networks", "items"))
 
 
 def test_requests_of_a_user_count_against_the_clusters_project(google, monkeypatch, tmp_path):
@@ -141,10 +141,10 @@ def test_requests_of_a_user_count_against_the_clusters_project(google, monkeypat
 
 def test_without_a_project_or_credentials_it_says_how_to_get_them(google, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
-    with pytest.raises(BadInput, match="no project is named"):
+    with pytest.raises(BadInput, match="no project is given"):
         GcpSession()
     error = refusal(lambda: GcpSession(PROJECT).credentials)
-    assert error.why is ErrorReason.CREDENTIALS
+    assert error.reason is ErrorReason.CREDENTIALS
     assert "gcloud auth application-default login" in error.fix
 
 
@@ -193,4 +193,4 @@ def test_a_bucket_of_objects_with_odd_names_is_emptied(google):
     for number in range(40):
         storage.put(google.rest, "many", f"train/n{number}/bild ä+%2F&.png", b"it")
     session.empty_bucket("many")
-    assert list(session.every("storage", "b/many/o", "items")) == []
+    assert list(session.paginate("storage", "b/many/o", "items")) == []

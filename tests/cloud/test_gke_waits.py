@@ -38,7 +38,7 @@ def test_an_account_that_stays_unknown_is_told_after_two_minutes(google, user):
     began = google.clock.date()
     with pytest.raises(GcpError) as caught:
         user.create()
-    assert caught.value.why in (ErrorReason.UNKNOWN_ACCOUNT, ErrorReason.DENIED, ErrorReason.ABSENT)
+    assert caught.value.reason in (ErrorReason.UNKNOWN_ACCOUNT, ErrorReason.DENIED, ErrorReason.ABSENT)
     waited = (google.clock.date() - began).total_seconds()
     assert NEW_ACCOUNT_SECONDS <= waited < 2 * NEW_ACCOUNT_SECONDS
 
@@ -68,7 +68,7 @@ def test_a_cluster_that_stays_busy_is_told_after_half_an_hour(google, operations
     google.fail("container.GetCluster", 1, busy, times=10**6)
     with pytest.raises(GcpError, match="currently upgrading") as caught:
         operations.send("cluster", lambda: operations.session.request("GET", "container", PATH))
-    assert caught.value.why is ErrorReason.BUSY
+    assert caught.value.reason is ErrorReason.BUSY
     waited = (google.clock.date() - began).total_seconds()
     assert BUSY_SECONDS <= waited < BUSY_SECONDS + 60
 

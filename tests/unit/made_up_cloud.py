@@ -16,7 +16,7 @@ from trainyard_kit.clouds.spec import (
     CloudSpec,
     ClusterInfo,
     Machines,
-    until_of,
+    expiry_after,
 )
 from trainyard_kit.clouds.steps import Clock
 from trainyard_kit.clouds.tags import Tags
@@ -87,7 +87,7 @@ class MoonCluster(CloudCluster):
     account: Account
 
     @classmethod
-    def checked(cls, name):
+    def validate_name(cls, name):
         if not name.isalnum():
             raise BadInput("letters and digits", about=f"name={name!r}", fix='name="lab"')
         return name
@@ -136,9 +136,9 @@ class MoonCluster(CloudCluster):
     def _describe(self):
         return self.session.described.get(self.name)
 
-    def _planned(self, shape):
+    def _make_plan(self, shape):
         options = shape.options
-        tags = self._tags(self._end() or until_of(options.get("hours", 4)))
+        tags = self._tags(self._expiry() or expiry_after(options.get("hours", 4)))
         machines = Machines("m5.xlarge", shape.nodes, spot=options.get("spot") is True)
         return MoonPlan(tags, machines)
 
@@ -167,11 +167,11 @@ class MoonCluster(CloudCluster):
         self.session.described[self.name] = replace(info, where=self.session.region)
 
     def _scale(self, nodes, steps):
-        info = self._found()
+        info = self._require_info()
         self.session.described[self.name] = replace(info, machines=replace(info.machines, count=nodes))
 
     def _ready_nodes(self):
-        return self._found().machines.count if self.account.shortage == ("", "") else 0
+        return self._require_info().machines.count if self.account.shortage == ("", "") else 0
 
     def _launch_failures(self):
         words, _ = self.account.shortage
@@ -196,7 +196,7 @@ class MoonCluster(CloudCluster):
         return exec_kubeconfig(self.name, info, {"command": "moon-token", "args": [], "apiVersion": "v1"})
 
     def nodes(self):
-        return Text(f"{self._found().machines.count} nodes")
+        return Text(f"{self._require_info().machines.count} nodes")
 
     def add_admin(self, who):
         return Text(who)
@@ -206,7 +206,7 @@ class MoonCluster(CloudCluster):
         return f"moon://{self.name}"
 
     @property
-    def _again(self):
+    def _create_call(self):
         return f'kit.create_cluster("moon", name="{self.name}")'
 
 

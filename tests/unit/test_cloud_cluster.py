@@ -102,12 +102,12 @@ def test_the_image_of_a_release_is_written_to_where_the_preflight_reads_it(tmp_p
 
 def test_the_preflight_names_the_published_image_or_who_builds_it(account, tmp_path, monkeypatch):
     monkeypatch.delenv("TRAINYARD_IMAGE", raising=False)
-    assert "none is published yet: kit.build_image(cluster=cluster)" in checks.trainer_image().message
+    assert "is not published yet: kit.build_image(cluster=cluster)" in checks.trainer_image().message
     file = tmp_path / "published.toml"
     file.write_text(f'name = "registry.example/kit/trainer"\ndigest = "sha256:{"a" * 64}"\n')
     assert "TRAINYARD_IMAGE=registry.example/kit/trainer@sha256:aaa" in checks.trainer_image(file).message
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/own")
-    assert checks.trainer_image(file).message == "registry.example/own, as TRAINYARD_IMAGE says"
+    assert checks.trainer_image(file).message == "registry.example/own, set by TRAINYARD_IMAGE"
 
 
 def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(account):
@@ -120,7 +120,7 @@ def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(
 
 def test_a_budget_counts_the_clusters_that_are_there_until_their_ends(account):
     create(hours=10)
-    with pytest.raises(BadInput, match=r"beside \d+\.\d\d for what is there already"):
+    with pytest.raises(BadInput, match=r"on top of \d+\.\d\d for existing clusters"):
         MoonCluster.create("other", Shape(2, options={"confirm": True, "budget": 6}))
 
 
@@ -194,8 +194,8 @@ def test_its_end_moves_and_only_more_hours_cost(account):
     with pytest.raises(BadInput, match="needs confirmation") as error:
         cluster.extend(8)
     assert "more hours of" in error.value.about
-    assert "ends at" in str(cluster.extend(2))
-    assert "ends at" in str(cluster.extend(8, confirm=True))
+    assert "expires at" in str(cluster.extend(2))
+    assert "expires at" in str(cluster.extend(8, confirm=True))
     left = account.described["lab"].tags.expires - datetime.now(UTC)
     assert left == pytest.approx(timedelta(hours=8), abs=timedelta(minutes=1))
 
@@ -203,9 +203,7 @@ def test_its_end_moves_and_only_more_hours_cost(account):
 def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkeypatch):
     cluster = create()
     monkeypatch.setattr(MoonCluster, "_delete", classmethod(lambda *given: None))
-    with pytest.raises(
-        ProviderFailed, match=r"something is left.*cluster cluster-1 0.10 \$ an hour"
-    ) as error:
+    with pytest.raises(ProviderFailed, match=r"resources remain.*cluster cluster-1 0.10 \$ an hour") as error:
         cluster.delete()
     assert "docs/moon.md" in error.value.fix
     assert [cluster["cluster"] for cluster in MoonCluster.list()] == ["lab"], "it can be deleted again"
@@ -214,7 +212,10 @@ def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkey
 def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(account):
     cluster = create()
     explanation = cluster.explain("connection refused")
-    assert isinstance(explanation, ClusterUnreachable) and "the Moon says it is active" in explanation.what
+    assert (
+        isinstance(explanation, ClusterUnreachable)
+        and "the Moon reports the state active" in explanation.what
+    )
     cluster.delete()
     assert ("release", cluster.title) in account.calls
     assert isinstance(cluster.explain("connection refused"), ClusterNotFound)
@@ -254,7 +255,7 @@ def test_its_end_is_in_what_it_shows_and_urgent_in_the_last_hour(account, caplog
     cluster = create(hours=8)
     assert "in 7 h 59 min" in cluster.end_notice() and "WARNING" not in cluster.end_notice()
     described = account.described["lab"]
-    for minutes, words in ((59, "WARNING: less than an hour"), (-5, "is past its end"), (None, "")):
+    for minutes, words in ((59, "WARNING: less than an hour"), (-5, "expired at"), (None, "")):
         end = None if minutes is None else datetime.now(UTC) + timedelta(minutes=minutes)
         account.described["lab"] = replace(described, tags=tags(expires=end))
         assert words in cluster.end_notice()
@@ -276,10 +277,10 @@ def test_hours_for_an_existing_cluster_extend_it_or_say_why_not(account, caplog)
     create()
     create(hours=2)
     assert account.described["lab"].tags.expires == end
-    assert "hours=2 does not shorten it" in caplog.text
+    assert "hours=2 does not shorten that" in caplog.text
     create(hours=10)
     left = account.described["lab"].tags.expires - datetime.now(UTC)
     assert left == pytest.approx(timedelta(hours=10), abs=timedelta(minutes=1))
     account.described["lab"] = replace(account.described["lab"], tags=tags(expires=None))
-    with pytest.raises(BadInput, match="no end"):
+    with pytest.raises(BadInput, match="does not expire"):
         create(hours=10)

@@ -54,7 +54,7 @@ def no_terminal(question: str) -> str:
 
 
 def test_an_estimate_adds_up_and_says_what_bills_on_after_the_expiry():
-    assert ESTIMATE.an_hour == pytest.approx(1.156)
+    assert ESTIMATE.hourly == pytest.approx(1.156)
     assert ESTIMATE.total == pytest.approx(4.624)
     shown = repr(ESTIMATE)
     assert "4.62" in shown and "IN 4 HOURS" in shown
@@ -76,7 +76,7 @@ def test_the_kits_table_has_a_date_and_prices_what_is_stored_by_the_hour():
     table = price_table("amazon")
     assert isinstance(table.date, date)
     stored = table.price("EFS", what="file system", count=10, retention_reason="its files are yours")
-    assert stored.together == pytest.approx(10 * 0.30 / HOURS_A_MONTH)
+    assert stored.hourly == pytest.approx(10 * 0.30 / HOURS_A_MONTH)
     assert str(table.date) in stored.source and table.region in stored.source
     assert table.price("g4dn.xlarge", spot=True).dollars_an_hour < table.price("g4dn.xlarge").dollars_an_hour
     assert table.price("z9.huge").dollars_an_hour is None
@@ -84,22 +84,22 @@ def test_the_kits_table_has_a_date_and_prices_what_is_stored_by_the_hour():
 
 def test_yes_is_a_yes_and_anything_else_is_a_no():
     ask, questions = answers("Yes ")
-    confirmation.confirm_cost(ESTIMATE, ask=ask)
+    confirmation.confirm_cost(ESTIMATE, prompt=ask)
     assert "4.62" in questions[0] and "yes" in questions[0]
     for no in ("", "no", "y"):
         with pytest.raises(NotConfirmed, match="nothing was started"):
-            confirmation.confirm_cost(ESTIMATE, ask=answers(no)[0])
+            confirmation.confirm_cost(ESTIMATE, prompt=answers(no)[0])
 
 
 def test_what_was_agreed_to_beforehand_is_shown_and_not_asked(caplog):
     with caplog.at_level(logging.INFO, logger="trainyard"):
-        confirmation.confirm_cost(ESTIMATE, confirm=True, ask=no_terminal)
+        confirmation.confirm_cost(ESTIMATE, confirm=True, prompt=no_terminal)
     assert "4.62" in caplog.text
 
 
 def test_where_nobody_can_be_asked_the_error_names_the_argument():
     with pytest.raises(BadInput) as error:
-        confirmation.confirm_cost(ESTIMATE, ask=no_terminal)
+        confirmation.confirm_cost(ESTIMATE, prompt=no_terminal)
     assert "confirm=True" in error.value.fix
 
 
@@ -115,9 +115,9 @@ def test_a_budget_refuses_even_what_was_agreed_to(monkeypatch):
 
 
 def test_a_budget_counts_what_is_there_already():
-    confirmation.confirm_cost(ESTIMATE, confirm=True, budget=10, already=5)
-    with pytest.raises(BadInput, match=r"beside 6\.00 for what is there already"):
-        confirmation.confirm_cost(ESTIMATE, confirm=True, budget=10, already=6)
+    confirmation.confirm_cost(ESTIMATE, confirm=True, budget=10, committed=5)
+    with pytest.raises(BadInput, match=r"on top of 6\.00 for existing clusters"):
+        confirmation.confirm_cost(ESTIMATE, confirm=True, budget=10, committed=6)
 
 
 def test_a_budget_cannot_hold_what_has_no_price():
@@ -138,23 +138,23 @@ def test_the_page_on_prices_says_what_the_table_says():
     page = text.partition("## The whole course")[0]
     amazon, google = price_table("amazon"), price_table("google")
     machines = {name: float(figure) for name, figure in re.findall(r"`([\w.-]+)` ([\d.]+\d)", page)}
-    figures_by_name = {name: figure for price in (amazon, google) for name, figure in price.an_hour.items()}
+    figures_by_name = {name: figure for price in (amazon, google) for name, figure in price.hourly.items()}
     assert machines == pytest.approx(
         {name: figure for name, figure in figures_by_name.items() if " " not in name}, rel=1e-3
     )
     rows = re.findall(r"^\| ([^|]+?) \| ([\d.]+)[^|]*\| ([\d.]+) \|", page, re.M)
     figures = {what: (float(first), float(second)) for what, first, second in rows}
     assert figures.pop("control plane") == (
-        amazon.an_hour["EKS control plane"],
-        google.an_hour["GKE control plane"],
+        amazon.hourly["EKS control plane"],
+        google.hourly["GKE control plane"],
     )
     disks = (amazon.price("EBS gp3"), google.price("persistent disk, balanced"))
     assert figures.pop("GB of disk") == pytest.approx([disk.dollars_an_hour for disk in disks], rel=0.03)
     shared = (amazon.price("EFS"), google.price("Filestore, basic HDD", count=100))
-    assert figures.pop("shared storage") == pytest.approx([price.together for price in shared], rel=0.03)
-    assert figures.pop("each GB read from it") == (amazon.a_gigabyte["EFS reading"], 0)
-    assert figures.pop("each GB written to it") == (amazon.a_gigabyte["EFS writing"], 0)
-    assert figures == {what: (amazon.an_hour[what], google.an_hour[what]) for what in figures}
+    assert figures.pop("shared storage") == pytest.approx([price.hourly for price in shared], rel=0.03)
+    assert figures.pop("each GB read from it") == (amazon.gigabyte["EFS reading"], 0)
+    assert figures.pop("each GB written to it") == (amazon.gigabyte["EFS writing"], 0)
+    assert figures == {what: (amazon.hourly[what], google.hourly[what]) for what in figures}
     assert len(figures) == 3
     assert str(amazon.date) in page and str(google.date) in page
     assert amazon.url in page and google.url in page
@@ -179,7 +179,7 @@ def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_st
     prices = cluster_prices("amazon", spec(type="g4dn.xlarge", count=2, gpus=1), system="t3.large")
     by_hand = 0.10 + 0.0832 + 2 * 0.526 + (250 * 0.08 + 2 * 475 * 0.04) / 730 + 3 * 0.005
     stored = (10 * 0.30 + 5 * 0.10) / 730
-    assert Estimate("lab", prices, hours=1).an_hour == pytest.approx(by_hand + stored)
+    assert Estimate("lab", prices, hours=1).hourly == pytest.approx(by_hand + stored)
     assert not any(item.retention_reason for item in prices)
 
 
@@ -210,17 +210,21 @@ def test_a_gpu_is_priced_apart_only_beside_machines_that_do_not_come_with_it():
     assert counts(beside) == {"node n1-standard-4": 2, "GPU nvidia-tesla-t4": 4}
     within = machine_prices("google", Machines("g2-standard-8", 2, 1, "nvidia-l4"))
     assert counts(within) == {"node g2-standard-8": 2}
-    assert machine_prices("google", Machines("n1-standard-4", 1, 1, "nvidia-tesla-p100"))[1].together == 0
+    assert machine_prices("google", Machines("n1-standard-4", 1, 1, "nvidia-tesla-p100"))[1].hourly == 0
 
 
 def test_spot_machines_cost_a_share_and_of_several_types_the_dearest_counts():
-    (price,) = machine_prices("amazon", Machines("g4dn.xlarge", 3, 1, spot=True, others=("g5.xlarge",)))
+    (price,) = machine_prices(
+        "amazon", Machines("g4dn.xlarge", 3, 1, spot=True, alternative_types=("g5.xlarge",))
+    )
     assert price.what == "node g5.xlarge, spot"
-    assert price.together == pytest.approx(3 * 1.006 * 0.4)
-    (unsure,) = machine_prices("amazon", Machines("g4dn.xlarge", 3, 1, spot=True, others=("z9.huge",)))
+    assert price.hourly == pytest.approx(3 * 1.006 * 0.4)
+    (unsure,) = machine_prices(
+        "amazon", Machines("g4dn.xlarge", 3, 1, spot=True, alternative_types=("z9.huge",))
+    )
     assert unsure.dollars_an_hour is None
     assert any(
-        "spot price moves" in note for note in cost_notes("amazon", spec(type="a", count=1, spot=True))
+        "spot prices vary" in note for note in cost_notes("amazon", spec(type="a", count=1, spot=True))
     )
 
 
@@ -232,13 +236,13 @@ def test_only_googles_shared_volume_has_a_price_of_its_own_in_the_notes():
 def test_reading_and_writing_a_volume_at_aws_is_in_the_sum_and_in_the_budget():
     prices = cluster_prices("amazon", spec(), system="t3.large")
     one_hour, two_hours = (Estimate("lab", prices, hours=hours) for hours in (1, 2))
-    assert one_hour.total - one_hour.an_hour == pytest.approx(30 * 0.03 + 5 * 0.06)
-    assert two_hours.total - one_hour.total == pytest.approx(one_hour.an_hour)
+    assert one_hour.total - one_hour.hourly == pytest.approx(30 * 0.03 + 5 * 0.06)
+    assert two_hours.total - one_hour.total == pytest.approx(one_hour.hourly)
     assert "0.030 once" in " ".join(repr(one_hour).split())
     with pytest.raises(BadInput, match="above the budget"):
-        confirmation.confirm_cost(one_hour, confirm=True, budget=one_hour.an_hour + 1)
+        confirmation.confirm_cost(one_hour, confirm=True, budget=one_hour.hourly + 1)
     assert any(
-        "ten epochs over 150 GB of your own are 45 dollars" in note for note in cost_notes("amazon", spec())
+        "ten epochs over 150 GB of your own cost 45 dollars" in note for note in cost_notes("amazon", spec())
     )
 
 

@@ -60,10 +60,10 @@ def test_a_cloud_that_there_is_not_is_refused(account):
 def test_more_than_one_cluster_has_to_be_typed_for(account):
     questions = []
     with pytest.raises(NotConfirmed):
-        resources.delete_resources("eks", dry_run=False, ask=lambda text: questions.append(text) or "no")
+        resources.delete_resources("eks", dry_run=False, prompt=lambda text: questions.append(text) or "no")
     assert "2 clusters" in questions[0] and "lab (moon, moon-1)" in questions[0]
     assert account.left() == ["lab", "other"]
-    resources.delete_resources("eks", dry_run=False, ask=lambda text: "delete")
+    resources.delete_resources("eks", dry_run=False, prompt=lambda text: "delete")
     assert account.left() == []
 
 
@@ -77,7 +77,7 @@ def test_a_cluster_that_cannot_be_deleted_does_not_keep_the_others(account):
 
 def test_a_place_that_does_not_answer_keeps_a_deletion_from_passing_for_complete(account, monkeypatch):
     both = [place(account), place(account, Mute)]
-    monkeypatch.setattr(resources, "places", lambda *given, **where: (both, []))
+    monkeypatch.setattr(resources, "resolve_places", lambda *given, **where: (both, []))
     with pytest.raises(ProviderFailed, match="no credentials"):
         resources.delete_resources(dry_run=False, confirm=True)
     assert account.left() == []
@@ -86,10 +86,10 @@ def test_a_place_that_does_not_answer_keeps_a_deletion_from_passing_for_complete
 def test_costs_are_summed_over_clusters_and_shown_beside_the_budget(account):
     table = resources.costs([place(account), place(account)], budget=20)
     rows = {row["what"]: row for row in table}
-    assert list(rows) == ['cluster "lab" in moon-1', 'cluster "other" in moon-1', "together", "budget"]
+    assert list(rows) == ['cluster "lab" in moon-1', 'cluster "other" in moon-1', "total", "budget"]
     hourly = float(rows['cluster "lab" in moon-1']["dollars an hour"])
-    assert float(rows["together"]["dollars an hour"]) == pytest.approx(2 * hourly, abs=0.02)
-    assert rows["budget"]["to its end"] == "20.00"
+    assert float(rows["total"]["dollars an hour"]) == pytest.approx(2 * hourly, abs=0.02)
+    assert rows["budget"]["until it expires"] == "20.00"
     account.described["lab"] = ClusterInfo(tags(), Machines("z9.huge", 2), where="moon-1")
     assert resources.costs([place(account)]).rows[-1][1].startswith("at least ")
     assert "no credentials" in repr(resources.costs([place(account, Mute)]))

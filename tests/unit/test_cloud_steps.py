@@ -20,7 +20,7 @@ def expecting(title, clock):
     steps = Steps(title, clock)
     with shown_elsewhere():
         for name, seconds in USUAL.items():
-            steps.update(name, Phase.WAITS, usual=seconds)
+            steps.update(name, Phase.WAITING, usual=seconds)
     return steps
 
 
@@ -52,7 +52,7 @@ def test_the_table_has_usual_and_actual_durations_and_what_waits():
     rows = [list(row.values()) for row in steps.table()]
     assert rows[0][:4] == ["network", "done", "20 s", "4 s"]
     assert rows[1][:4] == ["cluster", "failed", "9 min", "3 min 20 s"]
-    assert rows[2][:4] == ["file system", "waits", "30 s", None]
+    assert rows[2][:4] == ["file system", "waiting", "30 s", None]
 
 
 def test_a_step_that_was_expected_and_not_needed_is_gone_at_the_end():
@@ -67,13 +67,13 @@ def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_h
     clock = SimulatedClock()
     steps = expecting("lab", clock)
     with shown_elsewhere():
-        steps.update("network", Phase.RUNS)
+        steps.update("network", Phase.RUNNING)
         clock.sleep(5)
         steps.update("network", Phase.DONE)
         clock.sleep(60)
         steps.update("network", Phase.DONE)
         assert steps.steps[0].took(clock.now()) == 5
-        steps.update("network", Phase.RUNS)
+        steps.update("network", Phase.RUNNING)
         clock.sleep(10)
     assert steps.steps[0].took(clock.now()) == 75
 
@@ -82,7 +82,7 @@ def test_what_a_cloud_says_is_shown_as_text_and_never_as_markup():
     clock = SimulatedClock()
     steps = expecting("<lab>", clock)
     with shown_elsewhere():
-        steps.update("cluster", Phase.RUNS, "CREATING <b>")
+        steps.update("cluster", Phase.RUNNING, "CREATING <b>")
         clock.sleep(100)
     shown = steps._html()
     assert "CREATING &lt;b&gt;" in shown and "&lt;lab&gt;" in shown and "<b>CREATING" not in shown
@@ -101,7 +101,7 @@ def test_an_executed_notebook_keeps_the_last_table_as_one_output():
 from trainyard_kit.clouds.steps import Phase, Steps
 from tests.unit.made_up_cloud import SimulatedClock
 with Steps("cluster lab", SimulatedClock()) as steps:
-    steps.update("cluster", Phase.WAITS, usual=540)
+    steps.update("cluster", Phase.WAITING, usual=540)
     for name in ("network", "cluster"):
         with steps.step(name):
             steps.sleep(30)

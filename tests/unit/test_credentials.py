@@ -32,11 +32,11 @@ def test_an_empty_home_needs_nothing_for_local_and_is_told_what_to_run_for_the_o
 def test_keys_in_the_environment_win_over_a_profile(credentials_row):
     credentials = "[lab]\naws_access_key_id = AKIAOTHER\naws_secret_access_key = hidden\n"
     row = credentials_row("eks", KEY | {"AWS_PROFILE": "lab"}, dot_aws__credentials=credentials)
-    assert row.startswith('AWS_ACCESS_KEY_ID from the environment; the profile "lab" is not asked')
+    assert row.startswith('AWS_ACCESS_KEY_ID from the environment; the profile "lab" is ignored')
 
 
 def test_half_a_key_is_said(credentials_row):
-    assert "half of a key" in credentials_row("eks", {"AWS_ACCESS_KEY_ID": "AKIATHEID"})
+    assert "without its secret" in credentials_row("eks", {"AWS_ACCESS_KEY_ID": "AKIATHEID"})
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_half_a_key_is_said(credentials_row):
     [
         ({}, {"dot_aws__credentials": "[default]\naws_access_key_id = x\n"}, 'profile "default"'),
         ({"AWS_PROFILE": "lab"}, {"dot_aws__config": "[profile lab]\nsso_session = s\n"}, 'profile "lab"'),
-        ({"AWS_PROFILE": "gone"}, {"dot_aws__config": "[profile lab]\n"}, "which no file has"),
-        ({}, {"dot_aws__credentials": "no ini file"}, "nothing was found"),
+        ({"AWS_PROFILE": "gone"}, {"dot_aws__config": "[profile lab]\n"}, "which is not configured"),
+        ({}, {"dot_aws__credentials": "no ini file"}, "none were found"),
     ],
 )
 def test_a_profile_is_looked_for_in_both_files(credentials_row, environment, files, words):

@@ -162,16 +162,16 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     shown = run("resources", "list", "--provider", "eks", "--region", "all")
     assert "lab      network" in shown.stdout
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert ["budget", "-", "20.00", "-"] in rows and any(row[0] == "together" for row in rows if row)
+    assert ["budget", "-", "20.00", "-"] in rows and any(row[0] == "total" for row in rows if row)
     assert "moon-1" in run("resources", "list", "--cluster", "lab").stdout
-    assert "nothing of the kit" in run("resources", "list", "--cluster", "other").stdout
+    assert "no resources of the kit" in run("resources", "list", "--cluster", "other").stdout
     tried = run("resources", "delete", "lab")
     assert "Nothing was deleted" in tried.stderr
     assert account.left() == ["lab"]
     assert run("resources", "delete").exit_code == 2
     done = run("resources", "delete", "lab", "--yes")
     assert (done.exit_code, account.left()) == (0, [])
-    assert "nothing of the kit" in done.stdout
+    assert "no resources of the kit" in done.stdout
     assert resources.delete_resources(clusters="lab").rows == []
 
 

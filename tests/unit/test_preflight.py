@@ -44,12 +44,12 @@ def test_all_that_fails_is_told_at_once_with_what_mends_each():
 
 
 def test_without_credentials_nothing_else_is_asked():
-    report = run([Probe("credentials", refuse, stops=True), Probe("quota", refuse)], about=ABOUT)
+    report = run([Probe("credentials", refuse, blocking=True), Probe("quota", refuse)], about=ABOUT)
     assert [check.name for check in report.checks] == ["credentials"]
 
 
 def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():
-    report = run([Probe("quota", refuse, needed=False)], about=ABOUT)
+    report = run([Probe("quota", refuse, required=False)], about=ABOUT)
     assert report.ok and report.raise_failures() is report
     assert "could not be checked: it may not be asked" in report.checks[0].message
     assert report.checks[0].fix == "ask the administrator"

@@ -1,1 +1,1 @@
-"""EKS and GKE as providers of kitlib's `Cluster`, loaded when one is asked for."""
+"""EKS and GKE as providers of kitlib's `Cluster`, loaded on first use."""

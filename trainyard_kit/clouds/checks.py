@@ -1,6 +1,6 @@
-"""A preflight: checks made before a cluster is created, each with its result and how to fix it.
+"""A preflight: checks before a cluster is created, each with its result and how to fix it.
 
-All failures are reported together. The checks themselves are each provider's own.
+All failures are reported together. Each provider has its own checks.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """A check and its result: what was checked, what was found, and the link or command that fixes it."""
+    """A check with its result, and the link or command that fixes it."""
 
     name: str
     level: Level
@@ -31,13 +31,21 @@ class Check:
     fix: str = ""
 
 
-def ok(name: str, words: str) -> Check:
-    return Check(name, Level.OK, words)
+def ok(name: str, message: str) -> Check:
+    return Check(name, Level.OK, message)
+
+
+def warn(name: str, message: str, fix: str) -> Check:
+    return Check(name, Level.WARN, message, fix)
+
+
+def failed(name: str, message: str, fix: str) -> Check:
+    return Check(name, Level.FAILED, message, fix)
 
 
 @dataclass(frozen=True)
 class Report:
-    """All checks of a preflight, in their order; displays itself as a table."""
+    """All checks of a preflight, in order; displayed as a table."""
 
     about: str
     checks: tuple[Check, ...] = field(default_factory=tuple)
@@ -52,16 +60,16 @@ class Report:
 
     def table(self) -> Table:
         rows = [(check.name, check.level.value, check.message, plain(check.fix)) for check in self.checks]
-        return Table(("check", "result", "found", "how to fix it"), rows, empty="nothing was checked")
+        return Table(("check", "result", "details", "how to fix it"), rows, empty="nothing was checked")
 
     def raise_failures(self) -> "Report":
-        """Return the report itself, or raise PreflightFailed with all failures, and how to fix each."""
+        """Return the report, or raise PreflightFailed with all failures and their fixes."""
         if self.ok:
             return self
         count = f"{len(self.failures)} problems prevent it: " if self.failures[1:] else ""
         raise PreflightFailed(
             count + "; ".join(f"{failure.name}: {failure.message}" for failure in self.failures),
-            about=f"{self.about}; nothing was made",
+            about=f"{self.about}; nothing was created",
             fix="\n".join(dict.fromkeys(failure.fix for failure in self.failures if failure.fix)),
         )
 
@@ -72,53 +80,45 @@ class Report:
         return self.table()._repr_html_()
 
 
-def warn(name: str, words: str, fix: str) -> Check:
-    return Check(name, Level.WARN, words, fix)
-
-
-def failed(name: str, words: str, fix: str) -> Check:
-    return Check(name, Level.FAILED, words, fix)
-
-
 @dataclass(frozen=True)
 class Probe:
     """A check to run.
 
     Attributes:
-        ask: Runs it; returns one result or several.
-        needed: Whether an error that it raises is a failure; otherwise it is a warning.
-        stops: After its failure the other checks cannot run, as without credentials.
+        check: Returns one result or several.
+        required: Whether an error that it raises is a failure; otherwise it is a warning.
+        blocking: Whether the checks after it cannot run if it fails, as without credentials.
     """
 
     name: str
-    ask: Callable[[], Check | Iterable[Check]]
-    needed: bool = True
-    stops: bool = False
+    check: Callable[[], Check | Iterable[Check]]
+    required: bool = True
+    blocking: bool = False
 
 
 def run(probes: Iterable[Probe], *, about: str) -> Report:
-    """Run all checks, one after the other; nothing is raised for what is wrong."""
+    """Run all checks, one after the other; failures are reported, not raised."""
     checks: list[Check] = []
     with progress(f"preflight of {about}") as line:
         for probe in probes:
             line.update(probe.name)
-            report = _ask(probe)
-            checks += report
-            if probe.stops and any(check.level is Level.FAILED for check in report):
+            results = _run(probe)
+            checks += results
+            if probe.blocking and any(check.level is Level.FAILED for check in results):
                 break
-        bad = sum(check.level is Level.FAILED for check in checks)
-        line.done(f"{len(checks)} checks, {bad} failed")
+        failures = sum(check.level is Level.FAILED for check in checks)
+        line.done(f"{len(checks)} checks, {failures} failed")
     return Report(about, tuple(checks))
 
 
-def _ask(probe: Probe) -> list[Check]:
+def _run(probe: Probe) -> list[Check]:
     checks: list[Check] = []
     try:
-        answer = probe.ask()
-        for check in [answer] if isinstance(answer, Check) else answer:
-            checks.append(check)  # one may be found before the next raises
+        results = probe.check()
+        for check in [results] if isinstance(results, Check) else results:
+            checks.append(check)  # kept if a generator raises later
     except KitError as error:
-        if probe.needed:
+        if probe.required:
             checks.append(failed(probe.name, error.what, error.fix))
         else:
             checks.append(warn(probe.name, f"it could not be checked: {error.what}", error.fix))
@@ -126,16 +126,15 @@ def _ask(probe: Probe) -> list[Check]:
 
 
 def trainer_image(file: Path | None = None) -> Check:
-    """Name the image that pods have, or the builder where a program needs more than PyTorch's own has."""
-    about, chosen = "trainer image", config.read().image
-    if chosen:
-        return ok(about, f"{chosen}, as TRAINYARD_IMAGE says")
+    """Report the image of training pods, and how to get one with the trainers' dependencies."""
+    about, image = "trainer image", config.read().image
+    if image:
+        return ok(about, f"{image}, set by TRAINYARD_IMAGE")
     file = file or config.find("images/trainer/published.toml")
     published = tomllib.loads(file.read_text(encoding="utf-8"))
     if published["digest"]:
         name = f"{published['name']}@{published['digest']}"
-        return ok(
-            about, f"published, for amd64 and arm64: TRAINYARD_IMAGE={name}; else {config.DEFAULT_IMAGE}"
-        )
-    state = "none is published yet: kit.build_image(cluster=cluster) builds it in the cluster"
-    return ok(about, f"{config.DEFAULT_IMAGE}; of the kit's own, with all that its trainers import, {state}")
+        text = f"published, for amd64 and arm64: TRAINYARD_IMAGE={name}; otherwise {config.DEFAULT_IMAGE}"
+        return ok(about, text)
+    state = "is not published yet: kit.build_image(cluster=cluster) builds it in the cluster"
+    return ok(about, f"{config.DEFAULT_IMAGE}; the kit's own, with all dependencies of its trainers, {state}")

@@ -1,4 +1,4 @@
-"""``trainyard resources`` and ``extend``: resources at clouds, and a cluster's end."""
+"""``trainyard resources`` and ``extend``: the kit's cloud resources, and a cluster's expiry."""
 
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
@@ -11,7 +11,7 @@ from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGr
 
 
 class Location(TypedDict):
-    """The options of ``WHERE``."""
+    """The options of `LOCATION`."""
 
     provider: str | None
     regions: str | Sequence[str] | None
@@ -19,7 +19,7 @@ class Location(TypedDict):
     project: str | None
 
 
-WHERE = combine(
+LOCATION = combine(
     click.option("--provider", help="eks or gke; by default both."),
     click.option(
         "--region",
@@ -35,66 +35,68 @@ WHERE = combine(
 
 @click.group(cls=ErrorGroup)
 def resources() -> None:
-    """List and delete the kit's resources at clouds, whoever created them."""
+    """List and delete the kit's cloud resources, whoever created them."""
 
 
 @resources.command("list")
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
-@WHERE
+@LOCATION
 @OUTPUT
-def list_(cluster: str | None, output: str | None, **where: Unpack[Location]) -> None:
-    """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
-    from trainyard_kit.clouds.resources import costs, find, places, table
+def list_(cluster: str | None, output: str | None, **location: Unpack[Location]) -> None:
+    """List the kit's cloud resources, identified by their tags, and what its clusters cost."""
+    from trainyard_kit.clouds.resources import costs, find, resolve_places, table
 
-    places_asked, unanswered = places(**where)
-    resources_table, sums = (
-        table(*find(places_asked, unanswered, cluster=cluster)),
-        costs(places_asked, budget=config.read().budget),
-    )
-    if output or len(sums):
-        show(output, resources=resources_table, costs=sums)
+    places, failures = resolve_places(**location)
+    resources_table = table(*find(places, failures, cluster=cluster))
+    costs_table = costs(places, budget=config.read().budget)
+    if output or len(costs_table):
+        show(output, resources=resources_table, costs=costs_table)
     else:
         show(output, resources_table)
 
 
 @resources.command()
 @click.argument("names", metavar="[CLUSTER]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
-@click.option("--yes", "confirm", is_flag=True, help="Delete them; without it they are only listed.")
-@WHERE
-def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[Location]) -> None:
-    """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
+@click.option("--all", "all_clusters", is_flag=True, help="Select all clusters of the kit.")
+@click.option("--yes", "confirm", is_flag=True, help="Delete them; without this they are only listed.")
+@LOCATION
+def delete(names: tuple[str, ...], all_clusters: bool, confirm: bool, **location: Unpack[Location]) -> None:
+    """Delete all resources of each CLUSTER, even if the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
-    if bool(names) == every:
+    if bool(names) == all_clusters:
         raise click.UsageError("name one cluster or several, or pass --all")
-    left = delete_resources(clusters=names or None, dry_run=not confirm, confirm=confirm, **where)
-    click.echo(left)
-    if not confirm and len(left):
-        click.echo("\nNothing was deleted. To delete all of this, add --yes", err=True)
+    remaining = delete_resources(clusters=names or None, dry_run=not confirm, confirm=confirm, **location)
+    click.echo(remaining)
+    if not confirm and len(remaining):
+        click.echo("\nNothing was deleted. To delete these resources, add --yes", err=True)
 
 
 @click.command()
 @CLUSTER_NAME
 @click.option("--hours", type=float, required=True, help="Hours from now.")
-@click.option("--provider", help="The provider; by default any that this machine used for this name.")
+@click.option("--provider", help="The provider; by default the one that this machine used for this name.")
 @YES
-@click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
+@click.option(
+    "--budget",
+    type=float,
+    help="Limit in dollars for all clusters of the account; by default TRAINYARD_BUDGET.",
+)
 @OPTION
 def extend(
     name: str, hours: float, provider: str | None, confirm: bool, budget: float | None, option: dict[str, Any]
 ) -> None:
     """Set the expiry of the cluster NAME: the cloud deletes it that many hours from now.
 
-    The price of the added hours is shown and must be confirmed.
+    The cost of the added hours is shown and must be confirmed.
     """
     from trainyard_kit.clouds.cluster import CloudCluster
 
     existing = clusters.connect(name, provider=provider, **option)
     if not isinstance(existing, CloudCluster):
         raise BadInput(
-            f"a cluster of the provider {existing.provider} cannot be extended: it has no end",
+            f"a cluster of the provider {existing.provider} cannot be extended: it does not expire",
             about=f'cluster "{name}"',
-            fix="it stays until you delete it",
+            fix="nothing to do: it runs until you delete it",
         )
     click.echo(existing.extend(hours=hours, confirm=confirm, budget=budget))

@@ -1,6 +1,6 @@
-"""What goes wrong at a cloud: one kind of error, one list of reasons, and one table, `errors.toml`.
+"""Cloud errors: one exception, one list of reasons, and the table `errors.toml` that classifies messages.
 
-How a client library's exception becomes such an error is each cloud's own. Pure, but for that file.
+Each provider converts its client library's exceptions. Pure, except for reading that file.
 """
 
 import re
@@ -16,8 +16,8 @@ ErrorReason = StrEnum(
     "ABSENT TAKEN BUSY DENIED UNKNOWN_ACCOUNT DISABLED ACCOUNT BILLING PROJECT QUOTA POLICY SETUP STOCKOUT "
     "CREDENTIALS CLOCK NETWORK FAULT OTHER",
 )
-PASSING = (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
-# No waiting helps, and no other zone or type: somebody has to do something about the account.
+TRANSIENT = (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
+# Neither waiting nor another zone or type helps: the account has to be changed.
 PERMANENT = (
     ErrorReason.ACCOUNT,
     ErrorReason.BILLING,
@@ -25,17 +25,16 @@ PERMANENT = (
     ErrorReason.QUOTA,
     ErrorReason.SETUP,
 )
-AGAIN = "call it again in a minute"
 
 
 class CloudError(ProviderFailed):
-    """A cloud did not do what was asked of it.
+    """A request to a cloud failed.
 
     Attributes:
-        why: The reason.
-        code: The cloud's own word for it, such as ``AccessDenied``; empty where it did not answer.
-        consumer: Id or number of the project that is said to lack an API.
-        passing: Whether the same request may succeed in a little while.
+        reason: Its classification.
+        code: The cloud's error code, such as ``AccessDenied``; empty without a response.
+        consumer: Id or number of the project that has not enabled an API.
+        transient: Whether a retry may succeed.
     """
 
     def __init__(
@@ -45,21 +44,21 @@ class CloudError(ProviderFailed):
         about: str,
         fix: str,
         detail: str = "",
-        why: ErrorReason = ErrorReason.OTHER,
+        reason: ErrorReason = ErrorReason.OTHER,
         code: str = "",
         consumer: str = "",
     ) -> None:
         super().__init__(what, about=about, fix=fix, detail=detail)
-        self.why, self.code, self.consumer = why, code, consumer
-        self.passing = why in PASSING
+        self.reason, self.code, self.consumer = reason, code, consumer
+        self.transient = reason in TRANSIENT
 
 
 @dataclass(frozen=True)
 class ErrorRule:
-    """A row of the table: the reason, by what it is known, and what is said of it."""
+    """A row of the table: messages that match ``pattern`` have this reason, description and fix."""
 
-    why: ErrorReason
-    says: re.Pattern[str]
+    reason: ErrorReason
+    pattern: re.Pattern[str]
     what: str
     fix: str
 
@@ -68,11 +67,13 @@ class ErrorRule:
 def known_errors(cloud: str) -> tuple[ErrorRule, ...]:
     """Read the rows of a cloud: ``amazon`` or ``google``."""
     return tuple(
-        ErrorRule(ErrorReason[row["why"]], re.compile(row["says"], re.I | re.S), row["what"], row["fix"])
+        ErrorRule(
+            ErrorReason[row["reason"]], re.compile(row["pattern"], re.I | re.S), row["what"], row["fix"]
+        )
         for row in read_table("errors")[cloud]
     )
 
 
 def classify(cloud: str, message: str) -> ErrorRule:
-    """Find the first row that fits; the last one fits everything."""
-    return next(row for row in known_errors(cloud) if row.says.search(message))
+    """Find the first row that matches; the last row matches everything."""
+    return next(row for row in known_errors(cloud) if row.pattern.search(message))

@@ -1,6 +1,6 @@
-"""The lifecycle that clusters at clouds share: create, find, scale, extend, delete, costs, local files.
+"""The lifecycle that cloud clusters share: create, find, scale, extend, delete, costs, local files.
 
-How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_kit.clouds.gke`.
+`trainyard_kit.clouds.eks` and `trainyard_kit.clouds.gke` implement the steps.
 """
 
 import logging
@@ -42,44 +42,44 @@ from trainyard_kit.clouds.spec import (
     CloudSpec,
     ClusterInfo,
     Machines,
-    hours_of,
-    until_of,
+    check_hours,
+    expiry_after,
 )
 from trainyard_kit.clouds.steps import Steps
 from trainyard_kit.clouds.tags import Tags
 from trainyard_kit.cluster_checks import check_cluster
 
-SAME_END = timedelta(minutes=10)
+EXPIRY_TOLERANCE = timedelta(minutes=10)
 log = logging.getLogger(__name__)
 
 
 class CloudCluster(CloudProvider[Session, Plan, Info]):
-    """A cluster at a cloud: created, found, scaled, extended and deleted in one way for EKS and GKE."""
+    """A cloud cluster, with one lifecycle for EKS and GKE."""
 
-    # Creating and finding
+    # Create
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> Self:
-        """Create a cluster, continue one that was begun, or return the one that is there."""
-        cluster = cls._new(name, shape)
-        plan = cluster._planned(shape)
+        """Create a cluster, resume an interrupted creation, or return the existing cluster."""
+        cluster = cls._build(name, shape)
+        plan = cluster._make_plan(shape)
         confirm, budget = shape.options.get("confirm") is True, shape.options.get("budget")
-        if recreate:  # asked for now: when the other is gone, the browser may be closed
+        if recreate:  # confirmed first: the user may leave while the old cluster is deleted
             confirmation.confirm_cost(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
             confirm = True
             cluster.delete()
-            plan = cluster._planned(shape)  # the first one has the end of the cluster that is gone
+            plan = cluster._make_plan(shape)  # without the old cluster's expiry
         info = cluster._describe()
         if info is None:
             cluster._preflight(plan).raise_failures()
             cluster._confirm_cost(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
         else:
             reused = cluster._reuse_existing(info, plan, shape)
-            if cluster._extend_to_hours(info, shape):  # the plan has the end from before
-                reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
+            if cluster._extend_to_hours(info, shape):  # plan again, with the new expiry
+                reused = cluster._reuse_existing(cluster._require_info(), cluster._make_plan(shape), shape)
             plan = reused
-            if info.machines is None and plan.machines:  # a pool that failed, or was left to this call
-                cluster._raise_budget(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
+            if info.machines is None and plan.machines:  # the pool failed, or was deferred
+                cluster._confirm_nodes(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
             cluster._create(plan, steps)
@@ -89,24 +89,27 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     @classmethod
     def preflight(cls, name: str, shape: Shape) -> Report:
-        """Check what may prevent a new cluster; nothing is created, and nothing costs."""
-        cluster = cls._new(name, shape)
-        return cluster._preflight(cluster._planned(shape))
+        """Check what may prevent creating a cluster; nothing is created or charged."""
+        cluster = cls._build(name, shape)
+        return cluster._preflight(cluster._make_plan(shape))
 
     @classmethod
     def list(cls) -> Rows:
-        """List the clusters that this machine has used; the cloud is not asked for their state."""
-        where = {name: (cls.store.read(name) or {}).get(cls.location_attribute) for name in cls.store.names()}
-        return [cls._row(name, f"in {place}; see kit.connect({name!r})") for name, place in where.items()]
+        """List the clusters used from this machine, without querying the cloud."""
+        stored = {name: cls.store.read(name) or {} for name in cls.store.names()}
+        return [
+            cls._row(name, f"in {location.get(cls.location_attribute)}; see kit.connect({name!r})")
+            for name, location in stored.items()
+        ]
 
     @classmethod
-    def _new(cls, name: str, shape: Shape) -> Self:
+    def _build(cls, name: str, shape: Shape) -> Self:
         shape.check_options(cls.options, cls.provider)
-        return cls(name, cls._session(cls.checked(name), shape.options))
+        return cls(name, cls._session(cls.validate_name(name), shape.options))
 
     def _tags(self, expires: datetime | None) -> Tags:
-        own_labels = names.labels()
-        return Tags(self.name, own_labels[names.OWNER], own_labels[names.WORKSHOP], expires)
+        labels = names.labels()
+        return Tags(self.name, labels[names.OWNER], labels[names.WORKSHOP], expires)
 
     # Costs
 
@@ -117,7 +120,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         )
 
     def _estimate(self, plan: CloudSpec, shape: Shape) -> Estimate:
-        hours = hours_of(shape.options.get("hours", HOURS))
+        hours = check_hours(shape.options.get("hours", HOURS))
         idle = self._prices(
             replace(plan, machines=replace(plan.machines or Machines("", 0), count=plan.least))
         )
@@ -125,31 +128,31 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return Estimate(self.title, self._prices(plan), hours, notes=notes)
 
     def _confirm_cost(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
-        """Have a price confirmed; a budget counts all existing clusters until their ends as well."""
+        """Have a cost confirmed; a budget also covers all existing clusters until they expire."""
         limited = (config.read().budget if budget is None else budget) is not None
-        already = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
-        confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
+        committed = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
+        confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, committed=committed)
 
-    def _raise_budget(self, machines: Machines, more: int, *, confirm: bool, budget: float | None) -> None:
-        if more > 0:
-            price = machine_prices(self.price_list, replace(machines, count=more))
-            estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
+    def _confirm_nodes(self, machines: Machines, added: int, *, confirm: bool, budget: float | None) -> None:
+        if added > 0:
+            price = machine_prices(self.price_list, replace(machines, count=added))
+            estimate = Estimate(f"{added} more nodes of {self.title}", price, hours_left(self._expiry()))
             self._confirm_cost(estimate, confirm=confirm, budget=budget)
 
     @classmethod
     def running_costs(cls, session: Session) -> Sequence[Estimate]:
-        """Estimate what each cluster of the kit in the account or project costs until its end."""
+        """Estimate what each of the kit's clusters in the account or project costs until it expires."""
         estimates = []
         for cluster in cls.clusters(session):
             about = f'cluster "{cluster.tags.cluster}" in {cluster.where}'
             estimates.append(Estimate(about, cls._prices(cluster), hours_left(cluster.tags.expires)))
         return estimates
 
-    # Looking
+    # Describe
 
     @property
     def status(self) -> dict[str, object]:
-        """What the cloud reports of it: state, version, place, end."""
+        """What the cloud reports: state, version, location, expiry, endpoint."""
         info = self._describe()
         if info is None:
             return {"name": self.name, "state": "absent"}
@@ -163,27 +166,27 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         }
 
     def resources(self) -> Table:
-        """List what exists of it at the cloud."""
+        """List its resources at the cloud."""
         rows = [
             (resource.name, resource.kind, resource.state, resource.costs, resource.id)
             for resource in self.find_resources(self.session, self.name)
         ]
         columns = ("what", "kind", "state", "costs", "id")
-        return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
+        return Table(columns, rows, empty=f"no resources at {self.cloud}")
 
     def explain(self, message: str) -> KitError:
-        """Build the error for an API server that does not answer, with the state that the cloud reports."""
+        """Build the error for an unreachable API server, with the state that the cloud reports."""
         info = self._describe()
         if info is None:
             return self._not_found()
         return ClusterUnreachable(
-            f"its API server does not answer: {message}; {self.cloud} says it is {info.state}",
+            f"its API server does not answer: {message}; {self.cloud} reports the state {info.state}",
             about=self.title,
-            fix="try again in a minute" if info.state in self.ready_states else self._again,
+            fix="try again in a minute" if info.state in self.ready_states else self._create_call,
         )
 
-    def _found(self) -> Info:
-        """Describe it; raise ClusterNotFound if there is none."""
+    def _require_info(self) -> Info:
+        """Describe the cluster; raise ClusterNotFound if there is none."""
         info = self._describe()
         if info is None:
             raise self._not_found()
@@ -191,34 +194,34 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def _not_found(self) -> ClusterNotFound:
         return ClusterNotFound(
-            f"there is no such cluster of the kit's in {self.where(self.session)}",
+            f"the kit has no such cluster in {self.where(self.session)}",
             about=self.title,
-            fix=self._again,
+            fix=self._create_call,
         )
 
-    # Reaching it
+    # Connect
 
     @property
     def kubeconfig(self) -> Path:
-        """The kit's own kubeconfig file, with a program that provides the credentials."""
+        """The kit's kubeconfig file for this cluster, with an exec credential plugin."""
         path = self.store.kubeconfig(self.name, self._location())
         if not path.exists():
             self._write_kubeconfig()
         return path
 
     def _write_kubeconfig(self) -> None:
-        """Let a fresh kernel find it by its name, and kubectl by its file."""
-        info = self._found()
+        """Store its location, by which other kernels find it, and its kubeconfig."""
+        info = self._require_info()
         self.store.write(self.name, self._location())
         if info.endpoint:
             self.store.write_kubeconfig(self.name, self._location(), self._kubeconfig(info))
 
     def kubectl_command(self) -> Sequence[str]:
-        """The kubectl on PATH, or else the kit's own."""
+        """The kubectl on PATH, or the kit's own."""
         return find_kubectl()
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Fields of a training pod's spec: GPUs lead to training nodes, and other pods prefer them."""
+        """Fields of a training pod's spec: without GPUs, a preference for the training nodes."""
         if gpus:
             return {}
         in_pool = {"key": POOL, "operator": "In", "values": [self.pool]}
@@ -231,7 +234,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return (machines.gpus,) * machines.count if machines else ()
 
     def install_storage_class(self, item: str, parameters: Mapping[str, str]) -> None:
-        """Apply a StorageClass of the manifests; one with other parameters is replaced, its volumes stay."""
+        """Apply a StorageClass of the manifests; replace one with other parameters, keeping its volumes."""
         (template,) = manifests.read(config.manifests(self.provider, item))
         storage_class = manifests.merge(template, {"parameters": dict(parameters)})
         kind, name = storage_class["kind"], storage_class["metadata"]["name"]
@@ -240,34 +243,33 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             self.kube.delete(kind, name)
         self.kube.apply(storage_class)
 
-    # Acting
+    # Change
 
     def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
-        """Change the number of training nodes; it returns when they are Ready. 0 costs nothing for them.
+        """Change the number of training nodes, and wait until they are Ready; with 0 none are charged.
 
         Args:
-            nodes: How many.
-            confirm: Agree to the price of more beforehand.
-            budget: Dollars that all clusters of the kit there may cost until their ends, with those that are
-                added; by default ``TRAINYARD_BUDGET``.
+            nodes: The new number.
+            confirm: Accept the cost of added nodes without a prompt.
+            budget: Limit in dollars for all the kit's clusters of the account until they expire, with the
+                added nodes; by default ``TRAINYARD_BUDGET``.
 
         Raises:
-            BadInput: It is above the budget, or no terminal can confirm it; nothing was changed.
-            NotConfirmed: The answer was not yes; nothing was changed.
-            ProviderFailed: The cloud gives no such machines; the error has its reason.
+            BadInput: The cost exceeds the budget, or there is no terminal to confirm it; nothing changed.
+            NotConfirmed: The user declined; nothing changed.
+            ProviderFailed: The cloud does not provide the machines; the message has its reason.
 
         Example:
             >>> cluster.scale(4)
         """
         check_count(nodes, what="nodes", least=0, most=100)
-        machines = self._machines_of(self._found())
-        more = nodes - machines.count
-        self._raise_budget(machines, more, confirm=confirm, budget=budget)
-        known = self._launch_failures()  # of an earlier call, dealt with since
+        machines = self._machines_of(self._require_info())
+        self._confirm_nodes(machines, nodes - machines.count, confirm=confirm, budget=budget)
+        known = self._launch_failures()  # of earlier operations
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
             failures = (self._launch_failures, self._permanent_failure_fix, known)
-            if not machines.flex_start:  # whose nodes come when pods ask for them
+            if not machines.flex_start:  # those start once pods need them
                 await_nodes(nodes, steps, self._ready_nodes, *failures)
         return self.nodes()
 
@@ -276,85 +278,85 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return sum((node["metadata"].get("labels") or {}).get(POOL) == self.pool for node in nodes)
 
     def scale_up_to(self, nodes: int, *, confirm: bool = False) -> Table:
-        """Have at least so many training nodes: as `scale`, but existing ones stay."""
-        return self.scale(max(nodes, self._machines_of(self._found()).count), confirm=confirm)
+        """Scale to at least ``nodes`` training nodes; never scales down."""
+        return self.scale(max(nodes, self._machines_of(self._require_info()).count), confirm=confirm)
 
     def check_quota(self, nodes: int, *, existing: int) -> Report:
-        """Check whether the account's quotas allow so many training nodes; nothing changes.
+        """Check whether the account's quotas allow ``nodes`` training nodes; nothing changes.
 
         Args:
-            nodes: How many there shall be.
-            existing: How many there are.
+            nodes: The target.
+            existing: How many exist.
 
         Example:
             >>> cluster.check_quota(30, existing=4)
         """
         about = f"{nodes} training nodes of {self.title}"
-        machines = self._machines_of(self._found())
+        machines = self._machines_of(self._require_info())
         return run([Probe("quotas", lambda: self._quotas(machines, nodes, nodes - existing))], about=about)
 
     def extend(self, hours: float, *, confirm: bool = False, budget: float | None = None) -> Text:
-        """Let it live for so many hours from now: its schedules move, and the tags that say so.
+        """Set the cluster's expiry: when its schedules delete it, and the tags that record it.
 
         Args:
             hours: From now.
-            confirm: Agree to the price of those that are added beforehand.
-            budget: Dollars that all clusters of the kit there may cost until their ends, this one until its
-                new one; by default ``TRAINYARD_BUDGET``.
+            confirm: Accept the cost of added hours without a prompt.
+            budget: Limit in dollars for all the kit's clusters of the account until they expire, this one
+                at its new expiry; by default ``TRAINYARD_BUDGET``.
 
         Raises:
-            BadInput: It is above the budget, or no terminal can confirm it; nothing was changed.
-            NotConfirmed: The answer was not yes; nothing was changed.
+            BadInput: The cost exceeds the budget, or there is no terminal to confirm it; nothing changed.
+            NotConfirmed: The user declined; nothing changed.
 
         Example:
             >>> cluster.extend(hours=2)
-            cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
+            cluster "lab" in eu-central-1 expires at 2026-11-22 18:00 UTC
         """
-        until = until_of(hours)
-        info = self._found()
-        further = round(hours - hours_left(info.tags.expires), 2)
-        if further > 0:
-            about = f"{further:g} more hours of {self.title}"
-            self._confirm_cost(Estimate(about, self._prices(info), further), confirm=confirm, budget=budget)
+        expiry = expiry_after(hours)
+        info = self._require_info()
+        added = round(hours - hours_left(info.tags.expires), 2)
+        if added > 0:
+            about = f"{added:g} more hours of {self.title}"
+            self._confirm_cost(Estimate(about, self._prices(info), added), confirm=confirm, budget=budget)
         with Steps(self.title, clock=self.clock) as steps:
-            self._extend(info, until, steps)
-        return Text(f"{self.title} ends at {until:%Y-%m-%d %H:%M} UTC")
+            self._extend(info, expiry, steps)
+        return Text(f"{self.title} expires at {expiry:%Y-%m-%d %H:%M} UTC")
 
     def _extend_to_hours(self, info: Info, shape: Shape) -> bool:
-        """Extend an existing cluster to more hours than it has; return whether its end has moved."""
+        """Extend an existing cluster to ``hours`` if that is later; return whether its expiry changed."""
         if "hours" not in shape.options:
             return False
-        hours, options, end = hours_of(shape.options["hours"]), shape.options, info.tags.expires
-        if end is None:
-            what = "it exists already, and has no end that could be moved"
+        hours, options, expires = check_hours(shape.options["hours"]), shape.options, info.tags.expires
+        if expires is None:
+            what = "it exists already, and does not expire"
             raise BadInput(what, about=f"hours={hours:g}, {self.title}", fix="leave hours out")
-        if until_of(hours) - end > SAME_END:
+        if expiry_after(hours) - expires > EXPIRY_TOLERANCE:
             self.extend(hours, confirm=options.get("confirm") is True, budget=options.get("budget"))
             return True
-        if end - until_of(hours) > SAME_END:
-            message = f"hours={hours:g} does not shorten it: cluster.extend(hours={hours:g}) does"
+        if expires - expiry_after(hours) > EXPIRY_TOLERANCE:
+            message = f"hours={hours:g} does not shorten that: cluster.extend(hours={hours:g}) does"
             log.warning("%s %s; %s", self.title, self.end_notice(), message)
         return False
 
     def end_notice(self) -> str:
-        """When the cloud deletes it by itself, and how to put that off; urgent in its last hour."""
+        """When the cluster expires, and how to extend it; a warning in its last hour."""
         try:
             info = self._describe()
         except KitError:  # a notice must not prevent the actual call
             return ""
-        end = info.tags.expires if info else None
-        if end is None:
+        expires = info.tags.expires if info else None
+        if expires is None:
             return ""
-        minutes = int((end - datetime.now(UTC)).total_seconds() // 60)
+        minutes = int((expires - datetime.now(UTC)).total_seconds() // 60)
         if minutes < 0:
-            return f"is past its end, {end:%Y-%m-%d %H:%M} UTC: {self.cloud} is deleting it"
+            return f"expired at {expires:%Y-%m-%d %H:%M} UTC: {self.cloud} is deleting it"
         left = f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-        urgent = "WARNING: less than an hour is left; " if minutes < 60 else ""
-        how = f"{self.cloud} then deletes it and what is on it; cluster.extend(hours=2) puts that off"
-        return f"ends at {end:%Y-%m-%d %H:%M} UTC, in {left}: {urgent}{how}"
+        warning = "WARNING: less than an hour left; " if minutes < 60 else ""
+        consequence = f"{self.cloud} then deletes it with its data; cluster.extend(hours=2) postpones that"
+        return f"expires at {expires:%Y-%m-%d %H:%M} UTC, in {left}: {warning}{consequence}"
 
     def delete(self) -> None:
-        """Delete all of it; idempotent. If something is left, the error names it, and what it costs."""
+        """Delete the cluster and its resources; idempotent. An error names what remains, and its cost."""
         info = self._describe()
         if info is not None and info.state in self.ready_states:
             self._write_kubeconfig()
@@ -364,34 +366,34 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     @classmethod
     def delete_at(cls, session: Session, name: str) -> None:
-        """Delete what exists of a cluster, whether the cluster itself exists or not, and verify it."""
+        """Delete a cluster's resources, whether or not the cluster itself exists, and verify it."""
         title = f'cluster "{name}" in {cls.where(session)}'
         cleanup.delete_kubeconfigs(name)
         kubeconfigs.remove(name)
         with Steps(title, clock=cls.clock) as steps:
             cls._delete(session, name, steps)
-        if left := cls.find_resources(session, name):
+        if remaining := cls.find_resources(session, name):
+            listed = (f"{resource.name} {resource.id} {resource.costs}".rstrip() for resource in remaining)
             raise ProviderFailed(
-                "something is left, and may cost: "
-                + "; ".join(f"{resource.name} {resource.id} {resource.costs}".rstrip() for resource in left),
+                f"resources remain, and may cost: {'; '.join(listed)}",
                 about=title,
                 fix=f"delete it again; if that fails too, docs/{cls.provider}.md says how to do it by hand",
             )
 
     def _machines_of(self, info: ClusterInfo) -> Machines:
         if info.machines is None:
-            raise ProviderFailed("it has no training nodes yet", about=self.title, fix=self._again)
+            raise ProviderFailed("it has no training nodes yet", about=self.title, fix=self._create_call)
         return info.machines
 
-    def _end(self) -> datetime | None:
-        """Time of its end; None if it has none in the future."""
+    def _expiry(self) -> datetime | None:
+        """When the cluster expires; None if it does not, or has expired."""
         info = self._describe()
-        when = None if info is None else info.tags.expires
-        return when if when is not None and when > datetime.now(UTC) else None
+        expires = None if info is None else info.tags.expires
+        return expires if expires is not None and expires > datetime.now(UTC) else None
 
     @property
     def title(self) -> str:
-        """It for messages: ``cluster "lab" in us-west-2``."""
+        """For messages: ``cluster "lab" in us-west-2``."""
         return f'cluster "{self.name}" in {self.where(self.session)}'
 
 
@@ -399,21 +401,21 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 def preflight(
     provider: str | Cluster, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object
 ) -> Report:
-    """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
+    """Check what may prevent creating a cluster: credentials, permissions, quotas, zones, names.
 
-    Of a cluster that exists, check what it and its namespace allow: rights, Pod Security, quotas, storage,
-    policies, nodes, images, operators, with rights in one namespace. Nothing is created.
+    For an existing cluster, check what it and its namespace allow: RBAC, Pod Security, quotas, storage,
+    policies, nodes, images, operators; rights in one namespace suffice. Nothing is created.
 
-    `create_cluster` runs the same checks before anything is paid for.
+    `create_cluster` runs the same checks before anything is charged.
 
     Args:
         provider: As for `create_cluster`; or a cluster.
-        name: The same.
-        nodes: The same.
-        options: The same.
+        name: As for `create_cluster`.
+        nodes: As for `create_cluster`.
+        options: As for `create_cluster`.
 
     Returns:
-        A report with a row for each check and its fix; ``raise_failures()`` turns it into an error.
+        A report with a row for each check and its fix; ``raise_failures()`` raises its failures.
 
     Example:
         >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
@@ -422,8 +424,8 @@ def preflight(
         checks = (Check(name, Level(result), *text) for name, result, *text in check_cluster(provider))
         return Report(f'cluster "{provider.name}"', tuple(checks))
     shape = Shape(nodes=nodes, options=options)
-    chosen = provider_class(provider)
-    if issubclass(chosen, CloudCluster):
-        return chosen.preflight(name, shape)
+    cluster_class = provider_class(provider)
+    if issubclass(cluster_class, CloudCluster):
+        return cluster_class.preflight(name, shape)
     message = f"the provider {provider} needs no account and costs nothing"
     return Report(f'cluster "{name}"', (ok("account", message),))

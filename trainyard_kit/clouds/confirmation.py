@@ -1,6 +1,6 @@
-"""Agreement to pay, or to lose something: asked at the keyboard, or given beforehand.
+"""Confirmation of costs and of deletions, interactive or by ``confirm=True``.
 
-A budget is a limit that no answer lifts. What things cost is in `price_table`.
+A budget is a hard limit that confirmation does not lift. Prices are in `price_table`.
 """
 
 import logging
@@ -19,11 +19,11 @@ def confirm_cost(
     *,
     confirm: bool = False,
     budget: float | None = None,
-    already: float = 0.0,
-    ask: Callable[[str], str] = input,
+    committed: float = 0.0,
+    prompt: Callable[[str], str] = input,
 ) -> None:
-    """Show what something costs beside what exists already, check the budget, and ask for agreement."""
-    _check_budget(estimate, budget, already)
+    """Show an estimate, check it against the budget, of which ``committed`` dollars are used, and confirm."""
+    _check_budget(estimate, budget, committed)
     if confirm is True:
         _show(estimate)
         return
@@ -32,54 +32,56 @@ def confirm_cost(
         question = f"Start {estimate.about} for about {estimate.total:.2f} dollars?"
     else:
         question = f"{estimate}\n\nStart it?"
-    confirm_typed("yes", question, about=estimate.about, fix="`confirm=True`", ask=ask)
+    confirm_typed("yes", question, about=estimate.about, fix="`confirm=True`", prompt=prompt)
 
 
-def committed_cost(standing: Iterable[Estimate]) -> float:
-    """Sum up what existing clusters cost until their ends; raise BadInput if a price is not known."""
+def committed_cost(estimates: Iterable[Estimate]) -> float:
+    """Sum what existing clusters cost until they expire; raise BadInput if a price is unknown."""
     total = 0.0
-    for resource in standing:
-        if resource.unknown:
-            message = f"its cost cannot be counted: the price of {', '.join(resource.unknown)} is not known"
-            raise BadInput(message, about=resource.about, fix="delete it, or leave the budget out")
-        total += resource.total
+    for estimate in estimates:
+        if estimate.unknown:
+            message = f"its cost cannot be estimated: the price of {', '.join(estimate.unknown)} is not known"
+            raise BadInput(message, about=estimate.about, fix="delete it, or leave the budget out")
+        total += estimate.total
     return total
 
 
 def confirm_typed(
-    word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input
+    word: str, question: str, *, about: str, fix: str, prompt: Callable[[str], str] = input
 ) -> None:
-    """Ask for a word to be typed; anything else is a no, and BadInput without a terminal (papermill)."""
+    """Ask the user to type ``word``.
+
+    Raises:
+        NotConfirmed: They typed something else.
+        BadInput: There is no terminal, as under papermill.
+    """
     try:
-        answer = ask(f"{question} Type {word} to continue: ")
-    except (EOFError, OSError, RuntimeError) as error:  # the last: a kernel that has no keyboard, or no stdin
+        answer = prompt(f"{question} Type {word} to continue: ")
+    except (EOFError, OSError, RuntimeError) as error:  # RuntimeError: a kernel without stdin
         raise BadInput(
-            "this needs confirmation, and there is no terminal to ask in", about=about, fix=fix
+            "this needs confirmation, and there is no terminal to prompt in", about=about, fix=fix
         ) from error
     if answer.strip().lower() != word.lower():
-        raise NotConfirmed(
-            "you have not agreed to it; nothing was started", about=about, fix=f"type {word}, or {fix}"
-        )
+        raise NotConfirmed("not confirmed; nothing was started", about=about, fix=f"type {word}, or {fix}")
 
 
-def _check_budget(estimate: Estimate, budget: float | None, already: float) -> None:
+def _check_budget(estimate: Estimate, budget: float | None, committed: float) -> None:
     limit = config.read().budget if budget is None else config.dollars(budget, "budget")
     if limit is None:
         return
-    origin = "TRAINYARD_BUDGET" if budget is None else "budget"
-    about = f"{origin}={limit:g}, {estimate.about}"
+    about = f"{'TRAINYARD_BUDGET' if budget is None else 'budget'}={limit:g}, {estimate.about}"
     if estimate.unknown:
         message = f"the budget cannot be checked: the price of {', '.join(estimate.unknown)} is not known"
         raise BadInput(message, about=about, fix="choose a type with a known price, or leave the budget out")
-    if already + estimate.total > limit:
-        before = f" beside {already:.2f} for what is there already" if already else ""
-        hours = int((limit - already - estimate.once) / estimate.an_hour * 10) / 10
-        shorter = f"`hours={hours:g}`, " if hours >= 0.5 else ""
+    if committed + estimate.total > limit:
+        existing = f" on top of {committed:.2f} for existing clusters" if committed else ""
+        hours = int((limit - committed - estimate.once) / estimate.hourly * 10) / 10
+        fewer_hours = f"`hours={hours:g}`, " if hours >= 0.5 else ""
         raise BadInput(
-            f"it would cost {estimate.total:.2f} dollars in {estimate.hours:g} hours{before}, "
+            f"it would cost {estimate.total:.2f} dollars in {estimate.hours:g} hours{existing}, "
             "which is above the budget; nothing was started",
             about=about,
-            fix=f"{shorter}fewer or smaller nodes, `spot=True`, or a larger budget",
+            fix=f"{fewer_hours}fewer or smaller nodes, `spot=True`, or a larger budget",
             detail=repr(estimate.table()),
         )
 

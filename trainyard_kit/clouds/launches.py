@@ -1,12 +1,12 @@
-"""Waiting for training nodes, with the cloud's reason where it does not give them."""
+"""Wait for training nodes, and report the cloud's reason if they do not start."""
 
 from collections.abc import Callable, Collection, Mapping
 
 from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.steps import Phase, Steps
 
-STEP, POLL, STANDSTILL = "training nodes", 15.0, 900.0
-AWAKE = "this machine starts it when the control plane is ready: keep it awake, or repeat the call"
+STEP, POLL_SECONDS, NO_PROGRESS_SECONDS = "training nodes", 15.0, 900.0
+KEEP_AWAKE = "started from this machine once the control plane is ready: keep it awake, or repeat the call"
 
 
 def await_nodes(
@@ -17,25 +17,26 @@ def await_nodes(
     fix_for: Callable[[str], str],
     known: Collection[str],
 ) -> None:
-    """Wait until so many training nodes are Ready.
+    """Wait until ``nodes`` training nodes are Ready.
 
     Args:
-        nodes: How many.
-        ready: Counts those that are.
-        failures: The cloud's words for launches that failed, by an id, the newest first.
-        fix_for: What to do about such words if no waiting helps; empty if it may.
-        known: Ids of failures from before, which have been dealt with.
+        nodes: The target.
+        steps: Where progress is shown.
+        ready: Counts the Ready ones.
+        failures: The cloud's messages about failed launches by id, newest first.
+        fix_for: Returns the fix if a message means that waiting is useless, else an empty string.
+        known: Ids of failures that are older than this operation.
     """
-    end, before = steps.clock.now() + STANDSTILL, 0
+    deadline, before = steps.clock.now() + NO_PROGRESS_SECONDS, 0
     with steps.step(STEP):
         while (now := ready()) < nodes:
-            words = next((words for launch, words in failures().items() if launch not in known), "")
-            fix = fix_for(words) if words else ""
+            message = next((message for id_, message in failures().items() if id_ not in known), "")
+            fix = fix_for(message) if message else ""
             if now > before:
-                before, end = now, steps.clock.now() + STANDSTILL
-            if fix or steps.clock.now() > end:
-                what = f"{now} of {nodes} training nodes are Ready: {words or 'the cloud gives no reason'}"
+                before, deadline = now, steps.clock.now() + NO_PROGRESS_SECONDS
+            if fix or steps.clock.now() > deadline:
+                what = f"{now} of {nodes} training nodes are Ready: {message or 'the cloud gives no reason'}"
                 fix = fix or f"wait, or `cluster.scale({now})`, so that no more are requested"
                 raise ProviderFailed(what, about=steps.title, fix=fix)
-            steps.update(STEP, Phase.RUNS, f"{now} of {nodes} are Ready{words and f'; {words}'}")
-            steps.sleep(POLL)
+            steps.update(STEP, Phase.RUNNING, f"{now} of {nodes} are Ready{message and f'; {message}'}")
+            steps.sleep(POLL_SECONDS)

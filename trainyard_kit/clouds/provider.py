@@ -1,4 +1,4 @@
-"""The contract of a cloud: what EKS and GKE each do in their own way. What they share is in `cluster`."""
+"""The contract that EKS and GKE each implement. What they share is in `cluster`."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +18,8 @@ Plan = TypeVar("Plan", bound=CloudSpec)
 Info = TypeVar("Info", bound=ClusterInfo)
 
 
-class Places(TypedDict, total=False):
-    """Where clouds are asked: regions and profile of AWS, project of Google Cloud."""
+class SearchScope(TypedDict, total=False):
+    """What to search: regions and profile of AWS, project of Google Cloud."""
 
     regions: str | Sequence[str] | None
     profile: str | None
@@ -27,18 +27,18 @@ class Places(TypedDict, total=False):
 
 
 class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
-    """A cluster at a cloud, as far as each cloud is different.
+    """The provider-specific part of a cloud cluster.
 
     Attributes:
-        store: The files on this machine about such clusters.
-        clock: By which operations are awaited; tests bring their own.
-        cloud: Its name for people.
-        options: Of `create_cluster`, with a description of each.
+        store: Local files about the provider's clusters.
+        clock: The clock of all waits; tests replace it.
+        cloud: The display name.
+        options: Options of `create_cluster`, with a description of each.
         location_attribute: The session's attribute with the location: ``region``.
         pool: The value of the label ``trainyard/pool`` on training nodes.
-        ready_states: States in which its API server answers.
-        price_list: ``amazon`` or ``google``, in the table of prices.
-        system_machine: The type of its system node.
+        ready_states: States in which the API server is available.
+        price_list: ``amazon`` or ``google``, a key of the price table.
+        system_machine: The machine type of the system node.
         retention_reason: Why stored data is billed after the expiry; empty if the expiry deletes it.
     """
 
@@ -54,66 +54,66 @@ class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
     retention_reason: ClassVar[str] = ""
 
     def __init__(self, name: str, session: Session) -> None:
-        super().__init__(self.checked(name))
+        super().__init__(self.validate_name(name))
         self.session = session
 
     @classmethod
     @abstractmethod
-    def checked(cls, name: str) -> str:
+    def validate_name(cls, name: str) -> str:
         """Validate a cluster's name, and return it."""
 
     @classmethod
     @abstractmethod
     def _session(cls, name: str, options: Mapping[str, Any]) -> Session:
-        """Build the session from options, or from what this machine remembers of the cluster."""
+        """Build the session from options, or from the stored location of the cluster."""
 
     @classmethod
     @abstractmethod
-    def sessions(cls, **places: Unpack[Places]) -> list[Session]:
-        """Build a session for each place: regions, or ``"all"``, and profile of AWS; project of Google."""
+    def sessions(cls, **scope: Unpack[SearchScope]) -> list[Session]:
+        """Build a session for each AWS region, or all for ``"all"``; for the Google Cloud project."""
 
     @classmethod
     def where(cls, session: Session) -> str:
-        """Name the region or zone that a session asks, or without a zone its project."""
+        """Name a session's region or zone, or without a zone its project."""
         return str(getattr(session, cls.location_attribute, None) or getattr(session, "project", ""))
 
     @classmethod
     @abstractmethod
     def clusters(cls, session: Session) -> list[Info]:
-        """Describe each cluster of the kit in the whole account or project."""
+        """Describe all the kit's clusters in the account or project."""
 
     @classmethod
     @abstractmethod
     def find_resources(cls, session: Session, cluster: str | None = None) -> list[CloudResource]:
-        """Find what exists of one cluster, or of all for None, by the kit's tags, whoever created it.
+        """Find the resources of one cluster, or of all for None, by the kit's tags, whoever created them.
 
-        What Kubernetes created for a cluster (load balancers, volumes) and what is being deleted count.
+        Includes those that Kubernetes created (load balancers, volumes) and those being deleted.
         """
 
     @classmethod
     @abstractmethod
     def _delete(cls, session: Session, name: str, steps: Steps) -> None:
-        """Delete what exists of a cluster; an error does not keep independent resources."""
+        """Delete a cluster's resources; after an error continue with independent ones."""
 
     @abstractmethod
     def _describe(self) -> Info | None:
         """Describe the cluster; None if there is none, or it is not the kit's."""
 
     @abstractmethod
-    def _planned(self, shape: Shape) -> Plan:
-        """Plan the cluster; one that was begun keeps its end."""
+    def _make_plan(self, shape: Shape) -> Plan:
+        """Plan the cluster; an existing one keeps its expiry."""
 
     @abstractmethod
     def _reuse_existing(self, info: Info, plan: Plan, shape: Shape) -> Plan:
-        """Take over the existing machines, which never change, into the plan; refuse others."""
+        """Return the plan with the existing machines, which never change; raise BadInput for others."""
 
     @abstractmethod
     def _preflight(self, plan: Plan) -> Report:
-        """Check what may prevent it."""
+        """Check what may prevent creating the cluster."""
 
     @abstractmethod
     def _create(self, plan: Plan, steps: Steps) -> None:
-        """Create all of it, or continue; what exists stays. Schedules of its end come first."""
+        """Create all resources, or the missing ones; the schedules that delete it come first."""
 
     @abstractmethod
     def _scale(self, nodes: int, steps: Steps) -> None:
@@ -121,27 +121,27 @@ class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
 
     @abstractmethod
     def _launch_failures(self) -> dict[str, str]:
-        """The cloud's words for why it gives no training nodes, the newest first, each with an id."""
+        """The cloud's messages about failed launches of training nodes, by id, newest first."""
 
     @abstractmethod
     def _permanent_failure_fix(self, message: str) -> str:
-        """What to do about such words if waiting does not help; empty if it may."""
+        """The fix for such a message if waiting does not help; empty if it may."""
 
     @abstractmethod
-    def _extend(self, info: Info, until: datetime, steps: Steps) -> None:
-        """Move its end."""
+    def _extend(self, info: Info, expiry: datetime, steps: Steps) -> None:
+        """Change the expiry."""
 
     @abstractmethod
-    def _quotas(self, machines: Machines, nodes: int, more: int) -> Iterable[Check]:
-        """Check quotas for so many of these machines, of which so many are not there yet."""
+    def _quotas(self, machines: Machines, nodes: int, added: int) -> Iterable[Check]:
+        """Check quotas for ``nodes`` of these machines, of which ``added`` do not exist yet."""
 
     @abstractmethod
     def _install_addons(self, plan: Plan) -> None:
-        """Install StorageClasses, and what the nodes need."""
+        """Install StorageClasses and what the nodes need."""
 
     @abstractmethod
     def _location(self) -> dict[str, str | None]:
-        """What this machine remembers of it: region and profile, or project and zone."""
+        """The location to store: region and profile, or project and zone."""
 
     @abstractmethod
     def _kubeconfig(self, info: Info) -> Mapping[str, Any]:
@@ -149,18 +149,18 @@ class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
 
     @abstractmethod
     def add_admin(self, who: str) -> Text:
-        """Make somebody an administrator of the cluster, until its end; returns how they reach it.
+        """Make a user an administrator of the cluster; return how they connect to it.
 
         Args:
-            who: At AWS the ARN of a user or role of IAM; at Google Cloud ``user:ada@example.org``.
+            who: At AWS the ARN of an IAM user or role; at Google Cloud ``user:ada@example.org``.
         """
 
     @property
     @abstractmethod
     def bucket(self) -> str:
-        """Its bucket, which its pods may use: ``s3://…`` or ``gs://…``."""
+        """The bucket that its pods may use: ``s3://…`` or ``gs://…``."""
 
     @property
     @abstractmethod
-    def _again(self) -> str:
-        """The call that creates it, or continues."""
+    def _create_call(self) -> str:
+        """The call that creates the cluster, for fixes in error messages."""

@@ -1,4 +1,4 @@
-"""A cluster at any cloud: what may be asked for, and what planning, prices and listing share."""
+"""Types and options that planning, prices and listing of all clouds share."""
 
 import tomllib
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from trainyard_kit.clouds.tags import Tags
 HOURS, MAX_HOURS, DISK_GB = 8, 336, 100
 POOL = "trainyard/pool"  # the label of nodes
 COMMON_OPTIONS = {
-    "hours": f"after which the cloud itself deletes it; by default {HOURS}",
+    "hours": f"until the cloud deletes it; by default {HOURS}",
     "disk_gb": f"of each training node; by default {DISK_GB}",
-    "confirm": "True agrees to the price beforehand",
-    "admins": "who administers it beside you: a list of what cluster.add_admin takes",
-    "budget": "dollars that all clusters there may cost; by default TRAINYARD_BUDGET",
+    "confirm": "True accepts the cost without a prompt",
+    "admins": "further administrators: a list of what cluster.add_admin takes",
+    "budget": "limit in dollars for all clusters of the account; by default TRAINYARD_BUDGET",
 }
 
 
@@ -35,14 +35,14 @@ class Machines:
 
     Attributes:
         type: ``g4dn.xlarge``, ``n1-standard-4``.
-        count: How many, or to how many they may grow.
+        count: How many, or the autoscaler's maximum.
         gpus: Of each.
         accelerator: The GPU's name at the cloud: ``nvidia-tesla-t4``; empty without GPUs, and at AWS.
-        spot: Whether the cloud may take them back, for a lower price.
-        others: Further types that a spot node group may take.
+        spot: Whether they are spot machines.
+        alternative_types: Further types that a spot node group may use.
         disk_gb: Of each.
-        block: Id of the Capacity Block at AWS that they are of, which is paid for; empty without one.
-        flex_start: Whether Google Cloud may let pods wait for them, at a lower price, for seven days at most.
+        block: Id of their AWS Capacity Block, which is prepaid; empty without one.
+        flex_start: Whether Google Cloud starts them with flex-start: queued, cheaper, for at most seven days.
     """
 
     type: str
@@ -50,7 +50,7 @@ class Machines:
     gpus: int = 0
     accelerator: str = ""
     spot: bool = False
-    others: tuple[str, ...] = ()
+    alternative_types: tuple[str, ...] = ()
     disk_gb: int = DISK_GB
     block: str = ""
     flex_start: bool = False
@@ -58,13 +58,13 @@ class Machines:
 
 @dataclass(frozen=True)
 class CloudSpec:
-    """What both a planned cluster and an existing one have; each cloud's plan adds to it.
+    """What planned and existing clusters have in common; each cloud's plan adds to it.
 
     Attributes:
-        tags: Whose it is, and when it ends.
-        machines: Its training nodes; None where an existing cluster has none.
+        tags: Its owner and expiry.
+        machines: Its training nodes; None if an existing cluster has none.
         private: Whether nodes have no public address, and need a NAT gateway.
-        least: To how few machines the training nodes shrink while they are idle.
+        least: The autoscaler's minimum of training nodes.
     """
 
     tags: Tags
@@ -78,11 +78,11 @@ class ClusterInfo(CloudSpec):
     """An existing cluster, as the cloud describes it.
 
     Attributes:
-        state: In the cloud's word, in lower case: ``active``, ``running``, ``create_in_progress``.
+        state: The cloud's state in lower case: ``active``, ``running``, ``create_in_progress``.
         version: Of Kubernetes.
-        endpoint: Of its API server, with scheme; empty before there is one.
-        authority: The certificate of its CA, in base64.
-        where: Its region or zone.
+        endpoint: Of the API server, with scheme; empty before it exists.
+        authority: The CA certificate, in base64.
+        where: The region or zone.
     """
 
     state: str = ""
@@ -94,15 +94,15 @@ class ClusterInfo(CloudSpec):
 
 @dataclass(frozen=True)
 class CloudResource:
-    """One thing of a cluster that exists at a cloud.
+    """A cloud resource of a cluster.
 
     Attributes:
         cluster: The cluster it belongs to.
         name: What it is for: ``nat gateway``.
-        kind: The cloud's word for it: ``AWS::EC2::NatGateway``.
-        id: By which the cloud's console finds it.
+        kind: The cloud's type: ``AWS::EC2::NatGateway``.
+        id: The cloud's id, as the console shows it.
         where: Its region, zone or project.
-        state: In the cloud's word.
+        state: The cloud's state.
         costs: ``0.045 $ an hour``; empty if nothing.
         tags: The kit's tags on it, if it can have any.
     """
@@ -112,27 +112,24 @@ class CloudResource:
     kind: str
     id: str
     where: str
-    state: str = "there"
+    state: str = "exists"
     costs: str = ""
     tags: Tags | None = None
 
 
-def no_words(shape: Shape, words: Sequence[str], *, about: str, cloud: str, fix: str) -> None:
-    """Refuse numbers that come with a machine's type."""
-    for word in words:
-        if getattr(shape, word) is not None:
-            raise BadInput(
-                f"{word} of a machine at {cloud} come with its type",
-                about=f'create_cluster("{about}", {word}=…)',
-                fix=fix,
-            )
+def reject_type_fields(shape: Shape, fields: Sequence[str], *, about: str, cloud: str, fix: str) -> None:
+    """Raise BadInput for quantities that the machine type determines."""
+    for name in fields:
+        if getattr(shape, name) is not None:
+            message = f"at {cloud} the machine type determines {name}"
+            raise BadInput(message, about=f'create_cluster("{about}", {name}=…)', fix=fix)
 
 
-def other_machines(has: str, title: str) -> BadInput:
+def machines_differ(existing: str, title: str) -> BadInput:
     return BadInput(
-        f"it exists already, with other machines: {has}",
+        f"it exists already, with other machines: {existing}",
         about=title,
-        fix="request these, choose another name, or delete it first; `cluster.scale(n)` changes how many",
+        fix="request these, choose another name, or delete it first; `cluster.scale(n)` changes the number",
     )
 
 
@@ -144,11 +141,11 @@ def admins_of(raw: object) -> tuple[str, ...]:
     raise BadInput("admins are a list", about=f"admins={raw!r}", fix=f"`admins=[{raw!r}]`")
 
 
-def until_of(hours: object) -> datetime:
-    return datetime.now(UTC).replace(microsecond=0) + timedelta(hours=hours_of(hours))
+def expiry_after(hours: object) -> datetime:
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(hours=check_hours(hours))
 
 
-def hours_of(hours: object) -> float:
+def check_hours(hours: object) -> float:
     if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MAX_HOURS:
         raise BadInput(
             f"hours are a number from 0.5 to {MAX_HOURS}", about=f"hours={hours!r}", fix=f"`hours={HOURS}`"

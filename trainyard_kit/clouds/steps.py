@@ -1,8 +1,8 @@
-"""A table of steps for something that takes minutes at a cloud, with usual and actual durations.
+"""A table of the steps of a cloud operation that takes minutes, with usual and actual durations.
 
-Where somebody looks at a notebook it is one output that changes each second; under papermill and nbclient a
-plain table that changes with the steps, so that the executed notebook keeps the last. In a terminal and in a
-log, each step is a line when it ends. The thread that runs the cell shows it.
+In a notebook with a front end it is one output, updated each second; under papermill and nbclient a plain
+table, updated when a step changes, so that the executed notebook keeps the last. In a terminal or a log,
+each step is one line when it ends. Only the thread that runs the cell displays it.
 """
 
 import threading
@@ -18,11 +18,11 @@ from kitlib.display import progress
 from kitlib.display.tables import Table
 from kitlib.widgets.display import has_frontend
 
-COLUMNS = ("step", "state", "usually", "took", "what the cloud says")
+COLUMNS = ("step", "state", "usually", "took", "message")
 
 
 class Clock:
-    """The clock on the wall; tests bring one in which waiting takes no time."""
+    """Monotonic time; tests replace it with simulated time."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -32,8 +32,8 @@ class Clock:
 
 
 class Phase(StrEnum):
-    WAITS = "waits"
-    RUNS = "runs"
+    WAITING = "waiting"
+    RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
 
@@ -43,24 +43,24 @@ MARKS = dict(zip(Phase, "○◐✓✗", strict=True))
 
 @dataclass
 class OperationStep:
-    """One step: the seconds that it usually takes, the cloud's words, the clock's times of begin and end."""
+    """One step: its usual duration in seconds, the cloud's message, and when it began and ended."""
 
     name: str
     usual: float = 0.0
-    phase: Phase = Phase.WAITS
+    phase: Phase = Phase.WAITING
     message: str = ""
     began: float | None = None
     ended: float | None = None
 
     def took(self, now: float) -> float | None:
-        """Seconds that it has taken so far, or in all; None before it has begun."""
+        """Its duration in seconds, so far or in total; None before it begins."""
         if self.began is None:
             return None
         return (now if self.ended is None else self.ended) - self.began
 
 
 class Steps(AbstractContextManager["Steps"]):
-    """The steps of one operation on a cluster; the table shows itself while it is a context manager.
+    """The steps of one operation on a cluster; a context manager that displays their table.
 
     Example:
         >>> with Steps('cluster "lab"') as steps:
@@ -73,7 +73,7 @@ class Steps(AbstractContextManager["Steps"]):
         self._steps: dict[str, OperationStep] = {}
         self._began, self._lock = self.clock.now(), threading.Lock()
         self._shown, self._handle = "", None
-        self._noted: set[str] = set()
+        self._logged: set[str] = set()
         self._in_cell = progress.in_notebook() and not progress.is_shown_elsewhere()
         self._live = self._in_cell and has_frontend()
         self._line = None if self._in_cell else progress.progress(title)
@@ -86,19 +86,19 @@ class Steps(AbstractContextManager["Steps"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:  # what was expected and not needed goes
+        if kind is None:  # drop steps that turned out not to be needed
             with self._lock:
                 self._steps = {
-                    name: step for name, step in self._steps.items() if step.phase is not Phase.WAITS
+                    name: step for name, step in self._steps.items() if step.phase is not Phase.WAITING
                 }
-        self.show(over=True)
+        self.show(final=True)
         if self._line is not None:
             self._line.__exit__(kind, error, traceback)
 
     @contextmanager
     def step(self, name: str, message: str = "") -> Iterator[None]:
-        """Run a step: it is done at the end of the block, or failed if that raises."""
-        self.update(name, Phase.RUNS, message)
+        """Run the block as a step, which fails if the block raises."""
+        self.update(name, Phase.RUNNING, message)
         try:
             yield
         except BaseException as error:
@@ -107,30 +107,30 @@ class Steps(AbstractContextManager["Steps"]):
         self.update(name, Phase.DONE)
 
     def update(self, name: str, phase: Phase, message: str = "", *, usual: float = 0.0) -> None:
-        """Change the phase of a step; a name that was not expected is added, with its usual seconds."""
+        """Set the phase of a step; a new name is added, with its usual duration in seconds."""
         with self._lock:
             step, now = self._steps.setdefault(name, OperationStep(name, usual)), self.clock.now()
-            if phase is not Phase.WAITS and step.began is None:
+            if phase is not Phase.WAITING and step.began is None:
                 step.began = now
-            if phase in (Phase.WAITS, Phase.RUNS):
+            if phase in (Phase.WAITING, Phase.RUNNING):
                 step.ended = None
             elif step.phase is not phase:
                 step.ended = now
             step.phase, step.message = phase, message
         self.show()
 
-    def show(self, *, over: bool = False) -> None:
-        """Show the table if it has changed; where somebody looks, durations change each second."""
+    def show(self, *, final: bool = False) -> None:
+        """Display the table if a step has changed; with a front end also to update durations."""
         if self._line is not None:
-            self._write(self._line, over)
+            self._write(self._line, final)
         elif threading.current_thread() is threading.main_thread():  # which runs the cell
-            key = f"{over} {[(step.name, step.phase, step.message) for step in self.steps]}"
-            if key != self._shown or self._live:
-                self._shown = key
+            state = f"{final} {[(step.name, step.phase, step.message) for step in self.steps]}"
+            if state != self._shown or self._live:
+                self._shown = state
                 self._display()
 
     def sleep(self, seconds: float) -> None:
-        """Wait before the cloud is asked again; where somebody looks, durations go on meanwhile."""
+        """Sleep between two requests; with a front end keep updating the durations."""
         end = self.clock.now() + seconds
         while (left := end - self.clock.now()) > 0:
             self.clock.sleep(min(1.0, left) if self._live else left)
@@ -143,25 +143,19 @@ class Steps(AbstractContextManager["Steps"]):
 
     def table(self) -> Table:
         now = self.clock.now()
-        rows = [
-            (
-                step.name,
-                step.phase.value,
-                duration(step.usual or None),
-                duration(step.took(now)),
-                step.message,
-            )
-            for step in self.steps
-        ]
+        rows = []
+        for step in self.steps:
+            durations = duration(step.usual or None), duration(step.took(now))
+            rows.append((step.name, step.phase.value, *durations, step.message))
         return Table(COLUMNS, rows, empty="nothing to do")
 
     def __str__(self) -> str:
         steps = self.steps
         done = sum(step.phase is Phase.DONE for step in steps)
         parts = [f"{done} of {len(steps)} steps done after {duration(self.clock.now() - self._began)}"]
-        for phase, words in ((Phase.FAILED, "failed"), (Phase.RUNS, "at work")):
+        for phase in (Phase.FAILED, Phase.RUNNING):
             if names := [step.name for step in steps if step.phase is phase]:
-                parts.append(f"{words}: {', '.join(names)}")
+                parts.append(f"{phase.value}: {', '.join(names)}")
         return "; ".join(parts)
 
     def _display(self) -> None:
@@ -175,14 +169,14 @@ class Steps(AbstractContextManager["Steps"]):
         else:
             self._handle.update(bundle, raw=True)
 
-    def _write(self, line: progress.Progress, over: bool) -> None:
+    def _write(self, line: progress.Progress, final: bool) -> None:
         for step in self.steps:
-            if step.phase in (Phase.DONE, Phase.FAILED) and step.name not in self._noted:
-                self._noted.add(step.name)
+            if step.phase in (Phase.DONE, Phase.FAILED) and step.name not in self._logged:
+                self._logged.add(step.name)
                 took = duration(step.took(self.clock.now()))
                 message = f": {step.message}" if step.message else ""
                 line.note(f"{MARKS[step.phase]} {step.name}: {step.phase.value} after {took}{message}")
-        if over:
+        if final:
             line.done(str(self))
         elif line.rewrites:
             line.update(str(self))
@@ -213,7 +207,7 @@ def _row(step: OperationStep, now: float) -> str:
 
 
 def duration(seconds: float | None) -> str | None:
-    """Format seconds as people say them; None stays.
+    """Format seconds in minutes and seconds; None stays None.
 
     Example:
         >>> duration(80)

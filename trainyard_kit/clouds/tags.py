@@ -1,7 +1,7 @@
-"""Whose a thing at a cloud is: the kit's tags, as each cloud writes them. Pure.
+"""The kit's tags on cloud resources, in each cloud's syntax. Pure.
 
-Found and deleted is by these tags alone, from any machine. A name proves nothing: a cluster of the same
-name may be somebody else's.
+Resources are found and deleted by these tags alone, from any machine. A name proves nothing: a cluster of
+the same name may belong to somebody else.
 """
 
 import contextlib
@@ -13,20 +13,20 @@ from kitlib.k8s import names
 
 PREFIX = "trainyard"
 KIT, CLUSTER, OWNER, WORKSHOP, EXPIRES = (
-    f"{PREFIX}:{word}" for word in ("kit", "cluster", "owner", "workshop", "expires")
+    f"{PREFIX}:{key}" for key in ("kit", "cluster", "owner", "workshop", "expires")
 )
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True)
 class Tags:
-    """What is written on all that belongs to one cluster.
+    """The tags of all resources of one cluster.
 
     Attributes:
         cluster: Its name.
-        owner: Who made it: a DNS label.
+        owner: Who created it: a DNS label.
         workshop: What for: a DNS label.
-        expires: When it is deleted by the cloud itself; None for a thing that has no end of its own.
+        expires: When the cloud deletes it; None for a resource without its own expiry.
     """
 
     cluster: str
@@ -36,36 +36,36 @@ class Tags:
 
     @property
     def end(self) -> datetime:
-        """When the cloud deletes what has an end: all that is planned."""
+        """The expiry of a planned cluster, which always has one."""
         assert self.expires is not None
         return self.expires
 
     def amazon(self) -> dict[str, str]:
-        """Return them as tags of AWS: ``trainyard:cluster`` and so on."""
-        until = {} if self.expires is None else {EXPIRES: write_time(self.expires)}
-        return {KIT: "true", CLUSTER: self.cluster, OWNER: self.owner, WORKSHOP: self.workshop, **until}
+        """Return AWS tags: ``trainyard:cluster`` and so on."""
+        expiry = {} if self.expires is None else {EXPIRES: write_time(self.expires)}
+        return {KIT: "true", CLUSTER: self.cluster, OWNER: self.owner, WORKSHOP: self.workshop, **expiry}
 
     def google(self) -> dict[str, str]:
-        """Return them as labels of Google Cloud, which have no colon and no capital letter."""
+        """Return Google Cloud labels, which have no colon and no capital letter."""
         return {key.replace(":", "-"): value.lower() for key, value in self.amazon().items()}
 
 
 def write_time(when: datetime) -> str:
-    """Write a time as tags have it: ``20261122T130000Z``."""
+    """Format a time for a tag: ``20261122T130000Z``."""
     return when.astimezone(UTC).strftime(_TIME)
 
 
-def read_time(word: str) -> datetime | None:
-    """Read a time of a tag; None if it is none."""
+def read_time(value: str) -> datetime | None:
+    """Parse a tag's time; None if it is invalid."""
     with contextlib.suppress(ValueError):
-        return datetime.strptime(word.upper(), _TIME).replace(tzinfo=UTC)
+        return datetime.strptime(value.upper(), _TIME).replace(tzinfo=UTC)
     return None
 
 
 def read(raw: Mapping[str, str]) -> Tags | None:
-    """Return the kit's tags among a thing's, in either writing; None if the kit did not make it.
+    """Parse the kit's tags of a resource, in either syntax; None if the kit did not create it.
 
-    A thing whose tags somebody has spoiled is still the kit's: what cannot be read is empty.
+    Damaged tags do not change that: a value that cannot be parsed is empty.
     """
     plain = {key.replace("-", ":", 1): value for key, value in raw.items() if key.startswith(PREFIX)}
     if plain.get(KIT) != "true":

@@ -1,4 +1,4 @@
-"""EKS clusters, as CloudFormation stacks, by boto3, which the extra ``clouds`` installs."""
+"""EKS clusters as CloudFormation stacks; needs boto3, which the extra ``clouds`` installs."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Creating a cluster, or going on: the stack of its end, the cluster's own, then those of the nodes."""
+"""Create a cluster, or resume its creation: the stacks of its expiry, of the cluster, and of the nodes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,19 +7,27 @@ from typing import Any
 from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import END, SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
-from trainyard_kit.clouds.launches import AWAKE
+from trainyard_kit.clouds.eks.stacks import (
+    END,
+    SYSTEM,
+    TRAIN,
+    Stack,
+    StackFailed,
+    await_stacks,
+    retry_transient,
+)
+from trainyard_kit.clouds.launches import KEEP_AWAKE
 from trainyard_kit.clouds.steps import Phase, Steps
 
 ROLES = "/trainyard/"  # the path of all roles
 
 
-def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
-    """Create all of a cluster; what exists stays, and what failed is continued or replaced."""
-    role = ensure_end(session, plan, steps, fix=fix)  # before anything that costs
+def create_stacks(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
+    """Create a cluster's stacks; existing ones are kept, failed ones resumed or replaced."""
+    role = ensure_expiry(session, plan, steps, fix=fix)  # before anything is charged
     cluster = Stack(session, plan.tags.cluster)
     for pool in (SYSTEM, TRAIN):
-        steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)
+        steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITING, KEEP_AWAKE)
     _create({cluster: plan.cluster_parameters(session.principal)}, plan, role, steps, fix=fix)
     pools = {Stack(session, plan.tags.cluster, pool): plan.pool_parameters(pool) for pool in (SYSTEM, TRAIN)}
     try:
@@ -28,39 +36,37 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         failed = next(stack for stack in pools if stack.about == error.about)
         other_zone = ZONES[pools[failed].get("Zone") != ZONES[1]]
         zone, train = plan.zones[ZONES.index(other_zone)], plan.machines
-        text, kind = (
-            f"{error.what}\n{error.detail}",
-            train.type if failed.pool == TRAIN else SYSTEM_MACHINE,
-        )
-        spot = train.spot and failed.pool == TRAIN
-        error.fix = machines.advice(session, kind, text, spot=spot, alternative=zone) or error.fix
-        if not error.stockout or not plan.confirm:  # no question: the browser may be closed by now
+        text = f"{error.what}\n{error.detail}"
+        kind, spot = (train.type, train.spot) if failed.pool == TRAIN else (SYSTEM_MACHINE, False)
+        error.fix = machines.launch_failure_fix(session, kind, text, spot=spot, alternative=zone) or error.fix
+        if not error.stockout or not plan.confirm:  # no prompt: the user may have left
             raise
         pools = {**pools, failed: pools[failed] | {"Zone": other_zone}}
         _create(pools, plan, role, steps, fix=fix)
 
 
-def ensure_end(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> str:
-    """Have the schedules of a cluster's end; return the role with which CloudFormation acts on its stacks."""
+def ensure_expiry(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> str:
+    """Create the schedules that delete the cluster; return the role that CloudFormation assumes."""
     stack, fix = Stack(session, plan.tags.cluster, END), f"{fix}; docs/eks.md has the policy that you need"
-    _create({stack: plan.end_parameters()}, plan, "", steps, fix=fix)
-    move_end(session, plan, steps, fix=fix)
+    _create({stack: plan.expiry_parameters()}, plan, "", steps, fix=fix)
+    update_expiry(session, plan, steps, fix=fix)
     return session.arn("iam", f"role{ROLES}{role_name(session, plan.tags.cluster)}")
 
 
-def move_end(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
+def update_expiry(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
+    """Set the schedules to the plan's expiry."""
     stack = Stack(session, plan.tags.cluster, END)
-    if (now := stack.describe()) and now.busy:
-        follow([stack], steps, fix=fix)
-    times = {key: value for key, value in plan.end_parameters().items() if key != "PermissionsBoundary"}
+    if (state := stack.describe()) and state.busy:
+        await_stacks([stack], steps, fix=fix)
+    times = {key: value for key, value in plan.expiry_parameters().items() if key != "PermissionsBoundary"}
     if stack.update(times):
-        follow([stack], steps, fix=fix)
-    if not ((now := stack.describe()) and now.complete):
+        await_stacks([stack], steps, fix=fix)
+    if not ((state := stack.describe()) and state.complete):
         raise stack.error(fix)
 
 
 def role_name(session: AwsSession, cluster: str) -> str:
-    """Name the role with which CloudFormation acts: roles are one account's, in all regions."""
+    """Name the role that CloudFormation assumes; roles are global in an account."""
     return f"trainyard-{cluster}-{session.region}-stack"
 
 
@@ -72,29 +78,33 @@ def _create(
     *,
     fix: str,
 ) -> None:
-    """Have these stacks complete, all at the same time."""
-    follow([stack for stack in parameters_of if (now := stack.describe()) and now.busy], steps, fix=fix)
-    missing = {stack: now for stack in parameters_of if not ((now := stack.describe()) and now.complete)}
+    """Complete these stacks concurrently."""
+    await_stacks(
+        [stack for stack in parameters_of if (state := stack.describe()) and state.busy], steps, fix=fix
+    )
+    missing = {
+        stack: state for stack in parameters_of if not ((state := stack.describe()) and state.complete)
+    }
     resumed, replaced = [], []
-    for stack, now in missing.items():
-        if now is not None and now.resumable and (stack.pool == END or _has_control_plane(stack)):
+    for stack, state in missing.items():
+        if state is not None and state.resumable and (stack.pool == END or _has_control_plane(stack)):
             stack.update(parameters_of[stack] if stack.pool == END else {})
             resumed.append(stack)
-        elif now is not None:  # of a failed pool nothing is worth keeping
+        elif state is not None:  # a failed pool has nothing worth keeping
             stack.delete()
             replaced.append(stack)
-    follow(replaced, steps, fix=fix)
+    await_stacks(replaced, steps, fix=fix)
     for stack in replaced:
         if stack.describe() is not None:
             raise stack.error("`cluster.delete()`, then create it again")
     for stack in missing:
         if stack not in resumed:
             body, parameters = plan.template(stack.pool), parameters_of[stack]
-            patiently(steps, partial(stack.create, body, parameters, plan.stack_tags, role=role))
-    follow(missing, steps, fix=fix)
+            retry_transient(steps, partial(stack.create, body, parameters, plan.stack_tags, role=role))
+    await_stacks(missing, steps, fix=fix)
     for stack in missing:
-        now = stack.describe()
-        if now is None or not now.complete:
+        state = stack.describe()
+        if state is None or not state.complete:
             raise stack.error(fix)
 
 

@@ -1,6 +1,6 @@
-"""A cluster's images in ECR: their repositories, the login to them, and what is stored.
+"""A cluster's images in ECR: repositories, login, and stored images.
 
-No aws program is needed. Pods need no secret: the role of the nodes may pull from the account's repositories.
+The AWS CLI is not needed. Pods need no pull secret: the node role may pull from the account's repositories.
 """
 
 import base64
@@ -9,46 +9,46 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard_kit.clouds import tags
-from trainyard_kit.clouds.eks.client_errors import foreign
+from trainyard_kit.clouds.eks.client_errors import name_taken
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
 from trainyard_kit.container_images.registry import Login, Registry, StoredImage, short_name
 
-NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
+NOT_FOUND = ("ImageNotFoundException", "RepositoryNotFoundException")
 
 
 class EcrRegistry(Registry):
-    """The repositories of one cluster: ``trainyard/<cluster>/<image>``."""
+    """One cluster's repositories: ``trainyard/<cluster>/<image>``."""
 
     def __init__(self, session: AwsSession, owner_tags: tags.Tags) -> None:
         self.session, self.tags = session, owner_tags
 
     def address(self, name: str) -> str:
-        """Create or find an image's repository; return its address, without a tag."""
+        """Create an image's repository if it does not exist; return its URI, without a tag."""
         repository = repository_name(self.tags.cluster, short_name(name))
         self.session.find(
             "ecr",
             "create_repository",
-            fine=("RepositoryAlreadyExistsException",),
+            ignore=("RepositoryAlreadyExistsException",),
             repositoryName=repository,
             imageTagMutability="IMMUTABLE",
             tags=as_list(self.tags.amazon()),
         )
         answer = self.session.call("ecr", "describe_repositories", repositoryNames=[repository])
-        (found,) = answer["repositories"]
-        if not _is_ours(self.session, found, self.tags.cluster):
-            raise foreign(f"repository {repository}")
-        return found["repositoryUri"]
+        (description,) = answer["repositories"]
+        if not _is_ours(self.session, description, self.tags.cluster):
+            raise name_taken(f"repository {repository}")
+        return description["repositoryUri"]
 
     def login(self) -> Login:
         (authorization,) = self.session.call("ecr", "get_authorization_token")["authorizationData"]
         user, _, password = base64.b64decode(authorization["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(authorization["proxyEndpoint"]).netloc, user, password)
 
-    def stored(self, name: str, tag: str) -> StoredImage | None:
+    def find_image(self, name: str, tag: str) -> StoredImage | None:
         answer = self.session.find(
             "ecr",
             "describe_images",
-            fine=NOT_THERE,
+            ignore=NOT_FOUND,
             repositoryName=repository_name(self.tags.cluster, short_name(name)),
             imageIds=[{"imageTag": tag}],
         )
@@ -63,8 +63,8 @@ def repository_name(cluster: str, image: str) -> str:
 
 
 def repositories(session: AwsSession, cluster: str) -> Iterator[str]:
-    """Find the repositories of a cluster, also those that its stack does not have."""
-    for repository in session.every("ecr", "describe_repositories", "repositories"):
+    """Find the repositories of a cluster, including those outside its stack."""
+    for repository in session.paginate("ecr", "describe_repositories", "repositories"):
         name = repository["repositoryName"]
         if name.startswith(repository_name(cluster, "")) and _is_ours(session, repository, cluster):
             yield name

@@ -1,8 +1,8 @@
-"""What others created in a cluster's network, and CloudFormation does not know: it would keep the network.
+"""Resources in a cluster's network outside its stacks, which would block the deletion of the network.
 
 Kubernetes creates load balancers, network interfaces, security groups and volumes; GuardDuty creates an
-endpoint and a security group. Kubernetes' are found by its tags, in the cluster's VPC only; volumes by the
-kit's own tags; GuardDuty's only in a VPC that the stack created.
+endpoint and a security group. Kubernetes' resources are found by its tags in the cluster's VPC, volumes by
+the kit's tags, GuardDuty's only in a VPC that the stack created.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,9 +15,9 @@ from trainyard_kit.clouds.eks.session import AwsSession, as_dict
 from trainyard_kit.clouds.price_table import rate
 from trainyard_kit.clouds.steps import Steps
 
-POLL, PATIENCE = 15.0, 300.0
-MAX_AT_ONCE = 20  # load balancers whose tags one request tells
-# How each kind is listed, with the members of the answer, of the id and of the VPC; and how it is deleted.
+POLL_SECONDS, TIMEOUT_SECONDS = 15.0, 300.0
+BATCH_SIZE = 20  # load balancers in one request for their tags
+# Of each kind the request that lists it, with the fields of items, id and VPC; and the one that deletes it.
 BALANCERS = (
     (
         ("elbv2", "describe_load_balancers", "LoadBalancers", "LoadBalancerArn", "VpcId"),
@@ -39,13 +39,13 @@ BALANCERS = (
 
 @dataclass(frozen=True)
 class Network:
-    """Where a cluster's orphans can be.
+    """The network in which a cluster's orphans can be.
 
     Attributes:
-        cluster: Its name.
-        vpc: Id of its VPC; empty where there is none.
+        cluster: The cluster's name.
+        vpc: Id of its VPC; empty if there is none.
         own: Whether the stack created the VPC.
-        alive: Whether the EKS cluster exists: its own security group is no orphan then.
+        alive: Whether the EKS cluster exists, so that its own security group is not an orphan.
     """
 
     cluster: str
@@ -53,21 +53,19 @@ class Network:
     own: bool = True
     alive: bool = False
 
-    def marks(self, resource_tags: Mapping[str, str]) -> bool:
-        """Whether these tags are Kubernetes' for this cluster."""
+    def owns(self, resource_tags: Mapping[str, str]) -> bool:
+        """Whether a resource with these tags belongs to this cluster."""
         if self.own and resource_tags.get("GuardDutyManaged") == "true":
             return True
-        named = resource_tags.get("elbv2.k8s.aws/cluster") or resource_tags.get(
-            "cluster.k8s.amazonaws.com/name"
-        )
-        if f"kubernetes.io/cluster/{self.cluster}" in resource_tags or named == self.cluster:
+        names = map(resource_tags.get, ("elbv2.k8s.aws/cluster", "cluster.k8s.amazonaws.com/name"))
+        if f"kubernetes.io/cluster/{self.cluster}" in resource_tags or self.cluster in names:
             return not (self.alive and "aws:eks:cluster-name" in resource_tags)
         return self.own and "node.k8s.amazonaws.com/instance_id" in resource_tags
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """One of them: its name for people, CloudFormation's kind, and the request that deletes it, if any."""
+    """One such resource: a display name, CloudFormation's type, and the request that deletes it, if any."""
 
     name: str
     kind: str
@@ -77,75 +75,73 @@ class Orphan:
 
 
 def find(session: AwsSession, network: Network) -> list[Orphan]:
-    """Find them, in the order in which one lets go of the next."""
+    """Find the orphans, in the order in which they can be deleted."""
     inside = _inside(session, network) if network.vpc else ()
     return [*inside, *_volumes(session, network.cluster)]
 
 
 def owners(session: AwsSession) -> set[str]:
-    """List the clusters of the region, existing or not, of which volumes of claims are left."""
+    """List the clusters of the region, existing or not, that left volumes of claims."""
     filters = [{"Name": f"tag:{tags.KIT}", "Values": ["true"]}, {"Name": "status", "Values": ["available"]}]
-    listed = session.every("ec2", "describe_volumes", "Volumes", Filters=filters)
+    listed = session.paginate("ec2", "describe_volumes", "Volumes", Filters=filters)
     volume_tags = (tags.read(as_dict(volume.get("Tags"))) for volume in listed)
     return {owner_tags.cluster for owner_tags in volume_tags if owner_tags and owner_tags.cluster}
 
 
 def clean(session: AwsSession, network: Network, steps: Steps) -> None:
-    """Delete them, and wait until they are gone, for five minutes: what is left then, the stack names."""
-    end = steps.clock.now() + PATIENCE
-    while resources := find(session, network):
-        for resource in resources:
+    """Delete the orphans; wait up to five minutes until they are gone. The stack's error names the rest."""
+    deadline = steps.clock.now() + TIMEOUT_SECONDS
+    while orphans := find(session, network):
+        for orphan in orphans:
             try:
-                if resource.request:
-                    service, operation, parameters = resource.request
+                if orphan.request:
+                    service, operation, parameters = orphan.request
                     session.find(service, operation, **parameters)
             except AwsError as error:
-                if not error.passing:  # in use by another, which goes first
+                if not error.transient:  # transient: in use by one that is deleted first
                     raise
-        if steps.clock.now() > end:
+        if steps.clock.now() > deadline:
             return
-        steps.sleep(POLL)
+        steps.sleep(POLL_SECONDS)
 
 
 def _inside(session: AwsSession, network: Network) -> Iterator[Orphan]:
-    here = {"Filters": [{"Name": "vpc-id", "Values": [network.vpc]}]}
+    in_vpc = {"Filters": [{"Name": "vpc-id", "Values": [network.vpc]}]}
     yield from _balancers(session, network)
-    for endpoint in session.every("ec2", "describe_vpc_endpoints", "VpcEndpoints", **here):
+    for endpoint in session.paginate("ec2", "describe_vpc_endpoints", "VpcEndpoints", **in_vpc):
         endpoint_id = endpoint["VpcEndpointId"]
-        if network.marks(as_dict(endpoint.get("Tags"))) and endpoint["State"] not in ("deleting", "deleted"):
+        if network.owns(as_dict(endpoint.get("Tags"))) and endpoint["State"] not in ("deleting", "deleted"):
             request = ("ec2", "delete_vpc_endpoints", {"VpcEndpointIds": [endpoint_id]})
             yield Orphan("endpoint", "AWS::EC2::VPCEndpoint", endpoint_id, request=request)
-    for interface in session.every("ec2", "describe_network_interfaces", "NetworkInterfaces", **here):
+    for interface in session.paginate("ec2", "describe_network_interfaces", "NetworkInterfaces", **in_vpc):
         interface_id, kind = interface["NetworkInterfaceId"], "AWS::EC2::NetworkInterface"
-        if interface["Status"] == "available" and network.marks(as_dict(interface.get("TagSet"))):
+        if interface["Status"] == "available" and network.owns(as_dict(interface.get("TagSet"))):
             request = ("ec2", "delete_network_interface", {"NetworkInterfaceId": interface_id})
             yield Orphan("network interface of a node", kind, interface_id, request=request)
         elif network.own and interface.get("Description", "").startswith("ELB "):
-            yield Orphan(
-                "network interface of a load balancer", kind, interface_id
-            )  # which goes with it, a little later
-    for group in session.every("ec2", "describe_security_groups", "SecurityGroups", **here):
-        if not network.marks(as_dict(group.get("Tags"))):
+            yield Orphan("network interface of a load balancer", kind, interface_id)  # deleted with it
+    for group in session.paginate("ec2", "describe_security_groups", "SecurityGroups", **in_vpc):
+        if not network.owns(as_dict(group.get("Tags"))):
             continue
-        which = {"GroupId": group["GroupId"]}
-        request = ("ec2", "delete_security_group", which)
-        # Groups whose rules name another hold each other: first the rules go, then the groups.
-        if naming := [rule for rule in group["IpPermissions"] if rule.get("UserIdGroupPairs")]:
-            request = ("ec2", "revoke_security_group_ingress", {**which, "IpPermissions": naming})
+        key = {"GroupId": group["GroupId"]}
+        request = ("ec2", "delete_security_group", key)
+        # A group that another group's rules refer to cannot be deleted: revoke those rules first.
+        if rules := [rule for rule in group["IpPermissions"] if rule.get("UserIdGroupPairs")]:
+            request = ("ec2", "revoke_security_group_ingress", {**key, "IpPermissions": rules})
         yield Orphan("security group", "AWS::EC2::SecurityGroup", group["GroupId"], request=request)
 
 
 def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
     for (service, listing, key, identity, vpc), delete, kind in BALANCERS:
-        balancers = session.every(service, listing, key)
+        balancers = session.paginate(service, listing, key)
         names = [resource[identity] for resource in balancers if resource.get(vpc) == network.vpc]
-        for some in (names[begin : begin + MAX_AT_ONCE] for begin in range(0, len(names), MAX_AT_ONCE)):
+        for batch in (names[begin : begin + BATCH_SIZE] for begin in range(0, len(names), BATCH_SIZE)):
             if service == "elb":
-                answer = session.call("elb", "describe_tags", LoadBalancerNames=some)
+                answer = session.call("elb", "describe_tags", LoadBalancerNames=batch)
             else:
-                answer = session.call("elbv2", "describe_tags", ResourceArns=some)
+                answer = session.call("elbv2", "describe_tags", ResourceArns=batch)
             for description in answer["TagDescriptions"]:
-                if network.marks(as_dict(description["Tags"])):
+                if network.owns(as_dict(description["Tags"])):
                     balancer_id = description.get("ResourceArn") or description["LoadBalancerName"]
                     group = key == "TargetGroups"
                     costs = "" if group else f"{rate('amazon', 'load balancer')}, and traffic"
@@ -154,10 +150,9 @@ def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
 
 
 def _volumes(session: AwsSession, cluster: str) -> Iterator[Orphan]:
-    wanted = {f"tag:{tags.KIT}": "true", f"tag:{tags.CLUSTER}": cluster, "status": "available"}
-    filters = [{"Name": key, "Values": [value]} for key, value in wanted.items()]
-    for volume in session.every("ec2", "describe_volumes", "Volumes", Filters=filters):
-        request = ("ec2", "delete_volume", {"VolumeId": volume["VolumeId"]})
-        yield Orphan(
-            "volume of a claim", "AWS::EC2::Volume", volume["VolumeId"], rate("amazon", "EBS gp3"), request
-        )
+    selector = {f"tag:{tags.KIT}": "true", f"tag:{tags.CLUSTER}": cluster, "status": "available"}
+    filters = [{"Name": key, "Values": [value]} for key, value in selector.items()]
+    for volume in session.paginate("ec2", "describe_volumes", "Volumes", Filters=filters):
+        id_, costs = volume["VolumeId"], rate("amazon", "EBS gp3")
+        request = ("ec2", "delete_volume", {"VolumeId": id_})
+        yield Orphan("volume of a claim", "AWS::EC2::Volume", id_, costs, request)

@@ -1,4 +1,4 @@
-"""A cluster that is asked for, checked, and written as the parameters of the templates."""
+"""Validate the options of a cluster, and build the parameters of its templates."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,19 @@ from trainyard_kit.clouds.eks.machines import CapacityBlock
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.eks.stacks import END, SYSTEM, TRAIN
 from trainyard_kit.clouds.eks.templates import policies, template
-from trainyard_kit.clouds.spec import COMMON_OPTIONS, DISK_GB, CloudSpec, Machines, admins_of, no_words
+from trainyard_kit.clouds.spec import (
+    COMMON_OPTIONS,
+    DISK_GB,
+    CloudSpec,
+    Machines,
+    admins_of,
+    reject_type_fields,
+)
 from trainyard_kit.clouds.tags import Tags, write_time
 
 MACHINE, SYSTEM_MACHINE, SYSTEM_DISK_GB = "m5.xlarge", "t3.large", 50
 VERSION = "1.35"
-CLUSTER_LATER = timedelta(minutes=15)  # how long after its nodes the cluster is tried for the first time
+CLUSTER_DELAY = timedelta(minutes=15)  # between the deletions of the nodes and of the cluster
 ZONES = ("one", "two")
 _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(user|role)/[\w+=,.@/-]+")
 _SESSION = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([\w+=,.@-]+)/.+")
@@ -27,16 +34,16 @@ OPTIONS = {
     "region": "of AWS; by default AWS_REGION, or the profile's",
     "profile": "of your AWS configuration; by default what boto3 finds",
     "instance_type": f"of the training nodes; by default {MACHINE}",
-    "instance_types": "several, with as many GPUs each: spot nodes are of whichever AWS has",
-    "min_nodes": "to how many the training nodes shrink while they are idle; by default 0",
-    "max_nodes": "to how many they grow for pods that wait; by default nodes",
-    "capacity_block": "id of a Capacity Block of EC2 that you have bought, cr-…: its type and its zone",
-    "spot": "True takes machines that AWS may take back, for about a third of the price",
+    "instance_types": "several with the same number of GPUs, of which AWS chooses for spot nodes",
+    "min_nodes": "the autoscaler's minimum of training nodes; by default 0",
+    "max_nodes": "the autoscaler's maximum; by default nodes",
+    "capacity_block": "id of a purchased EC2 Capacity Block, cr-…, which determines type and zone",
+    "spot": "True uses spot machines, for about a third of the price",
     "zone": "of the training nodes; by default the first that offers their type",
-    "efa": "True gives them all Elastic Fabric Adapters of their type, and places them close together",
-    "private": "True gives nodes no public address; the NAT gateway that they need costs by the hour",
-    "allowed_cidrs": "addresses from which the API server is reached; by default all",
-    "patch": "of the templates: a dict with cluster, nodes or both, merged into cluster.yaml and nodes.yaml",
+    "efa": "True attaches all Elastic Fabric Adapters of the type, and uses a placement group",
+    "private": "True gives nodes no public address; their NAT gateway is billed by the hour",
+    "allowed_cidrs": "addresses that may reach the API server; by default all",
+    "patch": "a dict with cluster, nodes or both, merged into the templates cluster.yaml and nodes.yaml",
     "tags": "a dict of your own tags, for all resources",
     "version": "of Kubernetes",
     **COMMON_OPTIONS,
@@ -45,18 +52,18 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class EksPlan(CloudSpec):
-    """A cluster as it shall be.
+    """A cluster to create.
 
     Attributes:
         machines: Its training nodes.
         zones: The two zones of its subnets.
         zone: Which of them has the training nodes: ``one`` or ``two``.
-        cidrs: From which its API server is reached.
+        cidrs: Addresses that may reach the API server.
         efa: Network cards of each training node that have an Elastic Fabric Adapter.
-        most: To how many nodes the training nodes grow for pods that wait.
+        most: The autoscaler's maximum of training nodes.
         patch: What is merged into its templates, ``cluster`` and ``nodes``.
-        confirm: Whether the user has agreed to costs beforehand.
-        block: The Capacity Block of which they are, if any.
+        confirm: Whether the user has accepted the costs beforehand.
+        block: The Capacity Block of its training nodes, if any.
     """
 
     machines: Machines
@@ -74,8 +81,8 @@ class EksPlan(CloudSpec):
 
     @property
     def stack_tags(self) -> dict[str, str]:
-        """Tags of its stacks, which reach all resources."""
-        return {**self.own_tags, **replace(self.tags, expires=None).amazon()}  # the end moves, tags do not
+        """Tags of its stacks, which CloudFormation copies to all resources; the expiry is not constant."""
+        return {**self.own_tags, **replace(self.tags, expires=None).amazon()}
 
     def cluster_parameters(self, admin: str) -> dict[str, str]:
         """Write the parameters of ``cluster.yaml``; ``admin`` is the ARN of the caller."""
@@ -89,9 +96,9 @@ class EksPlan(CloudSpec):
             "PrivateNodes": str(self.private).lower(),
         }
 
-    def end_parameters(self) -> dict[str, object]:
+    def expiry_parameters(self) -> dict[str, object]:
         """Write the parameters of ``end.yaml``: both nodes and cluster are tried for a day."""
-        nodes, cluster = self.tags.end.astimezone(UTC), self.tags.end.astimezone(UTC) + CLUSTER_LATER
+        nodes, cluster = self.tags.end.astimezone(UTC), self.tags.end.astimezone(UTC) + CLUSTER_DELAY
         times = {"NodesBegin": nodes, "ClusterBegin": cluster, "Until": cluster + timedelta(days=1)}
         return {
             "ClusterName": self.tags.cluster,
@@ -101,11 +108,11 @@ class EksPlan(CloudSpec):
         }
 
     def patched(self, parameter: str) -> str:
-        """The value that the patch gives to a parameter of ``cluster.yaml``; empty if none."""
+        """The patch's default for a parameter of ``cluster.yaml``; empty if none."""
         return str(self.patch.get("cluster", {}).get("Parameters", {}).get(parameter, {}).get("Default", ""))
 
     def template(self, pool: str) -> str:
-        """Write the template of the cluster, of its end, or of a pool."""
+        """Build the template of the cluster, of its expiry, or of a node pool."""
         if pool == END:
             policy = {"PolicyName": "trainyard", "PolicyDocument": policies()["stack"]}
             return template("end", {"Resources": {"StackRole": {"Properties": {"Policies": [policy]}}}})
@@ -113,7 +120,7 @@ class EksPlan(CloudSpec):
         return template(name, self.patch.get(name, {}), self.efa if pool == TRAIN else range(0))
 
     def pool_parameters(self, pool: str) -> dict[str, object]:
-        """Write the parameters of ``nodes.yaml``, for the system's node or the training nodes."""
+        """Build the parameters of ``nodes.yaml``, for the system node or the training nodes."""
         common = {
             "ClusterName": self.tags.cluster,
             "Pool": pool,
@@ -130,7 +137,7 @@ class EksPlan(CloudSpec):
             "MinNodes": self.least,
             "MaxNodes": self.most,
             "Zone": self.zone,
-            "InstanceTypes": ",".join((train.type, *train.others)),
+            "InstanceTypes": ",".join((train.type, *train.alternative_types)),
             "CapacityType": "CAPACITY_BLOCK" if train.block else "SPOT" if train.spot else "ON_DEMAND",
             "CapacityBlock": train.block,
             "AmiType": "AL2023_x86_64_NVIDIA" if train.gpus else "AL2023_x86_64_STANDARD",
@@ -142,30 +149,30 @@ class EksPlan(CloudSpec):
 def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     options = shape.options
     fix = '`instance_type="m5.xlarge"`, or "g4dn.xlarge" for a GPU'
-    no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
+    reject_type_fields(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
     block = machines.capacity_block(session, options, shape.nodes)
     names = _strings(options, "instance_types") or [str(options.get("instance_type") or MACHINE)]
     names = [block.type] if block else names
     types = [machines.instance_type(session, name) for name in names]
     if len({type_.gpus for type_ in types}) > 1:
-        fix = "types with as many GPUs each"
+        fix = "types with the same number of GPUs"
         raise BadInput("these have different numbers of GPUs", about=", ".join(names), fix=fix)
     zone = block.zone if block else str(options.get("zone") or "")
     disk = check_count(options.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
-    idle = shape.nodes if block else 0  # what is paid for stays
+    idle = shape.nodes if block else 0  # a block is prepaid
     least = check_count(options.get("min_nodes", idle), what="min_nodes", least=0, most=shape.nodes)
     most = check_count(
         options.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MAX_NODES
     )
     spot, alternatives = bool(options.get("spot")), tuple(names[1:])
-    made = EksPlan(
+    result = EksPlan(
         owner_tags,
         Machines(
             names[0],
             shape.nodes,
             types[0].gpus,
             spot=spot,
-            others=alternatives,
+            alternative_types=alternatives,
             disk_gb=disk,
             block=block.id if block else "",
         ),
@@ -182,19 +189,19 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
         confirm=options.get("confirm") is True,
         block=block,
     )
-    own_network = not made.patched("ExistingVpc")
-    if made.efa.stop > 1 and own_network and not made.private:
-        message = f"AWS gives no public address to a node with {made.efa.stop} network interfaces"
+    own_network = not result.patched("ExistingVpc")
+    if result.efa.stop > 1 and own_network and not result.private:
+        message = f"AWS gives no public address to a node with {result.efa.stop} network interfaces"
         about = f"efa=True, {', '.join(names)}"
         raise BadInput(message, about=about, fix="`private=True`, which has a NAT gateway")
-    return made if own_network else replace(made, private=False)
+    return result if own_network else replace(result, private=False)
 
 
 def _adapters(types: Sequence[machines.InstanceType]) -> range:
-    """The network cards of each node that get a fabric adapter: as many as all its types have."""
+    """The network cards with a fabric adapter: those that all types have."""
     adapters = min((type_.efa for type_ in types), key=len)
     if not adapters:
-        about, fix = ", ".join(type_.name for type_ in types), '`instance_type="g4dn.8xlarge"`, for one'
+        about, fix = ", ".join(type_.name for type_ in types), '`instance_type="g4dn.8xlarge"`, for example'
         raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
     return adapters
 
@@ -207,7 +214,7 @@ def _strings(options: Mapping[str, Any], option: str) -> list[str]:
 
 
 def _dict(options: Mapping[str, Any], option: str) -> dict[str, Any]:
-    """Read an option that is a dict; what is in it, AWS checks."""
+    """Read an option that is a dict; AWS validates its content."""
     value = options.get(option) or {}
     if not isinstance(value, Mapping):
         raise BadInput("this is a dict", about=f"{option}={value!r}", fix="see docs/eks.md")
@@ -215,14 +222,14 @@ def _dict(options: Mapping[str, Any], option: str) -> dict[str, Any]:
 
 
 def check_principal(arn: object) -> str:
-    """Validate the ARN of a user or role as an administrator; of a session, the error names the role."""
+    """Validate the ARN of an IAM user or role; for the ARN of a session the error names its role."""
     if isinstance(arn, str) and _PRINCIPAL.fullmatch(arn):
         return arn
-    fix = '"arn:aws:iam::123456789012:role/teachers", or …:user/ada: aws sts get-caller-identity tells'
-    if meant := _SESSION.fullmatch(arn) if isinstance(arn, str) else None:
-        partition, account, role = meant.groups()
+    fix = '"arn:aws:iam::123456789012:role/teachers", or …:user/ada: see aws sts get-caller-identity'
+    if session_arn := _SESSION.fullmatch(arn) if isinstance(arn, str) else None:
+        partition, account, role = session_arn.groups()
         fix = f'the role of the session: "arn:{partition}:iam::{account}:role/{role}", with its path if any'
-    raise BadInput("this is not the ARN of a user or role of IAM", about=f"admin {arn!r}", fix=fix)
+    raise BadInput("this is not the ARN of an IAM user or role", about=f"admin {arn!r}", fix=fix)
 
 
 def training(session: AwsSession, parameters: Mapping[str, str]) -> Machines:
@@ -231,5 +238,11 @@ def training(session: AwsSession, parameters: Mapping[str, str]) -> Machines:
     spot, disk = parameters.get("CapacityType") == "SPOT", int(parameters.get("DiskGb") or DISK_GB)
     block = parameters.get("CapacityBlock", "")
     return Machines(
-        kind, int(parameters["Nodes"]), gpus, spot=spot, others=tuple(alternatives), disk_gb=disk, block=block
+        kind,
+        int(parameters["Nodes"]),
+        gpus,
+        spot=spot,
+        alternative_types=tuple(alternatives),
+        disk_gb=disk,
+        block=block,
     )

@@ -1,6 +1,6 @@
-"""AWS, as one user in one region: clients, requests, pages of answers, and errors as the kit's own.
+"""AWS requests as one user in one region, with pagination, and errors converted to the kit's.
 
-Which credentials are used, and which endpoint, is botocore's business: profile, environment, files, role.
+botocore chooses the credentials and the endpoint: profile, environment, files, role.
 """
 
 import copy
@@ -32,11 +32,11 @@ ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
 
 
 class AwsSession:
-    """A session, for use by many threads.
+    """A thread-safe session.
 
     Args:
         region: By default that of ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the profile.
-        profile: By default what botocore finds.
+        profile: By default the one that botocore chooses.
 
     Example:
         >>> session = AwsSession("eu-central-1")
@@ -62,7 +62,7 @@ class AwsSession:
         self._clients: dict[str, Any] = {}
 
     def within(self, region: str) -> "AwsSession":
-        """The same user's session in another region, one that AWS itself has named."""
+        """Return the same user's session in another region; the name is not validated."""
         session = copy.copy(self)
         session.region, session._clients = region, {}
         return session
@@ -74,35 +74,35 @@ class AwsSession:
 
     @property
     def account(self) -> str:
-        """The account's twelve digits."""
+        """The account id: twelve digits."""
         return self.identity["Account"]
 
     @cached_property
     def principal(self) -> str:
-        """ARN of the user or role that asks: of a session the role, with its path."""
+        """ARN of the caller's IAM user or role; for a session that of its role, with its path."""
         arn = self.identity["Arn"]
         if ":assumed-role/" not in arn:
             return arn
         role = arn.split("/")[1]
         try:
             return self.call("iam", "get_role", RoleName=role)["Role"]["Arn"]
-        except KitError:  # one who may not look: right for every role without a path
+        except KitError:  # without iam:GetRole, assume a role without a path
             if role.startswith("AWSReservedSSO_"):
                 raise
             return f"arn:{self.partition}:iam::{self.account}:role/{role}"
 
     @property
     def partition(self) -> str:
-        """``aws``, ``aws-cn`` …: the second word of every ARN here."""
+        """The partition in ARNs: ``aws``, ``aws-cn``, …"""
         return self._boto.get_partition_for_region(self.region)
 
     @property
     def credentials(self) -> Any:
-        """The credentials as botocore found them, or None."""
+        """botocore's credentials, or None."""
         try:
             return self._boto.get_credentials()
         except ERRORS as error:
-            raise self.translated(error, "sts", "sign in", {}) from error
+            raise self.convert(error, "sts", "sign in", {}) from error
 
     def arn(self, service: str, rest: str) -> str:
         """Build an ARN of the account; those of IAM have no region."""
@@ -110,43 +110,43 @@ class AwsSession:
         return f"arn:{self.partition}:{service}:{region}:{self.account}:{rest}"
 
     def client(self, service: str) -> Any:
-        """A client of boto3, created once for each service."""
-        with self._lock:  # a session of boto3 is for one thread
+        """A boto3 client, cached by service."""
+        with self._lock:  # a boto3 session is not thread-safe
             if service not in self._clients:
                 try:  # which reads the credentials
-                    made = self._boto.client(service, region_name=self.region, config=_CONFIG)
+                    client = self._boto.client(service, region_name=self.region, config=_CONFIG)
                 except ERRORS as error:
-                    raise self.translated(error, service, "sign in", {}) from error
-                self._clients[service] = made
+                    raise self.convert(error, service, "sign in", {}) from error
+                self._clients[service] = client
             return self._clients[service]
 
     def call(self, service: str, operation: str, **parameters: object) -> dict[str, Any]:
-        """Make one request.
+        """Send one request.
 
         Args:
-            service: As boto3 calls it; with the operation a literal, from which IAM policies are derived.
-            operation: The same, such as ``create_cluster``.
-            parameters: The request's own.
+            service: boto3's name; a literal, as is the operation, because IAM policies are derived from them.
+            operation: boto3's name, such as ``create_cluster``.
+            parameters: Of the request.
         """
         try:
             answer: dict[str, Any] = getattr(self.client(service), operation)(**parameters)
         except ERRORS as error:
-            raise self.translated(error, service, operation, parameters) from error
+            raise self.convert(error, service, operation, parameters) from error
         return answer
 
     def find(
-        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: object
+        self, service: str, operation: str, *, ignore: Collection[str] = (), **parameters: object
     ) -> dict[str, Any] | None:
-        """Make one request; None if its thing does not exist, or at one of the codes in ``fine``."""
+        """Send one request; None if the object does not exist, or at the codes in ``ignore`` if any."""
         try:
             return self.call(service, operation, **parameters)
         except AwsError as error:
-            if error.code in fine or ABSENT.search(error.code) and not fine:
+            if error.code in ignore or ABSENT.search(error.code) and not ignore:
                 return None
             raise
 
-    def every(self, service: str, operation: str, key: str, **parameters: object) -> Iterator[Any]:
-        """Yield what all pages of an answer hold in their member ``key``."""
+    def paginate(self, service: str, operation: str, key: str, **parameters: object) -> Iterator[Any]:
+        """Yield the items of the list ``key`` of all pages."""
         try:
             client = self.client(service)
             if not client.can_paginate(operation):
@@ -155,12 +155,10 @@ class AwsSession:
             for page in client.get_paginator(operation).paginate(**parameters):
                 yield from page.get(key) or []
         except ERRORS as error:
-            raise self.translated(error, service, operation, parameters) from error
+            raise self.convert(error, service, operation, parameters) from error
 
-    def translated(
-        self, error: Exception, service: str, operation: str, parameters: dict[str, Any]
-    ) -> KitError:
-        """Translate an error of botocore."""
+    def convert(self, error: Exception, service: str, operation: str, parameters: dict[str, Any]) -> KitError:
+        """Convert an error of botocore."""
         settings = self._core.get_scoped_config()
         source = self._core.full_config["profiles"].get(settings.get("source_profile"), {})
         renew = find_renewal(os.environ, self.profile, settings | source)
@@ -170,18 +168,18 @@ class AwsSession:
 
 
 def as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Write tags as most services want them."""
+    """Convert tags to the list that most services use."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def as_dict(tags: list[dict[str, str]] | None) -> dict[str, str]:
-    """Read tags as most services write them."""
+    """Convert a list of tags."""
     return {tag["Key"]: tag["Value"] for tag in tags or []}
 
 
 @cache
 def known_regions() -> tuple[str, ...]:
-    """All regions that botocore knows; it takes half a second to read."""
+    """All regions that botocore knows; reading them takes half a second."""
     session = boto3.Session()
     partitions = session.get_available_partitions()
     return tuple(

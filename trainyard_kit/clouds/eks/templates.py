@@ -1,4 +1,4 @@
-"""The templates of the stacks, as CloudFormation gets them: with a user's patch, and fabric adapters."""
+"""Build the stacks' templates, with the user's patch and fabric adapters."""
 
 import json
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from kitlib.k8s.manifests import merge
 
 
 class _Template(yaml.SafeLoader):
-    """Reads CloudFormation's short functions, ``!Ref``, as their long forms, which JSON has."""
+    """Converts CloudFormation's short functions, ``!Ref``, to their long forms, which JSON needs."""
 
     def function(self, name: str, node: yaml.Node) -> dict[str, Any]:
-        """Construct ``{"Fn::Sub": …}`` of a node with the tag ``!Sub``."""
+        """Construct ``{"Fn::Sub": …}`` for a node with the tag ``!Sub``."""
         if isinstance(node, yaml.ScalarNode):
             value = self.construct_scalar(node)
             value = value.split(".", 1) if name == "GetAtt" else value
@@ -29,18 +29,20 @@ _Template.add_multi_constructor("!", _Template.function)
 
 
 def policies() -> dict[str, Any]:
-    """Read the policies of IAM: of ``user``, and of ``stack``, the role with which CloudFormation acts."""
-    read: dict[str, Any] = json.loads(Path(__file__).with_name("policy.json").read_text(encoding="utf-8"))
-    return read
+    """Read the IAM policies: of ``user``, and of ``stack``, the role that CloudFormation assumes."""
+    documents: dict[str, Any] = json.loads(
+        Path(__file__).with_name("policy.json").read_text(encoding="utf-8")
+    )
+    return documents
 
 
 def template(name: str, patch: Mapping[str, Any] | None = None, network_cards: range = range(0)) -> str:
-    """Write a template, ``cluster``, ``nodes`` or ``end``, as JSON where it differs from the file.
+    """Build a template, ``cluster``, ``nodes`` or ``end``: the file's text, or JSON if it is modified.
 
     Args:
         name: Of the file.
-        patch: What is merged into it, as a JSON merge patch.
-        network_cards: Those of each node that have a fabric adapter.
+        patch: A JSON merge patch.
+        network_cards: Indices of the network cards that have a fabric adapter.
             https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
     """
     text = Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
@@ -49,8 +51,8 @@ def template(name: str, patch: Mapping[str, Any] | None = None, network_cards: r
     parsed: dict[str, Any] = yaml.load(text, _Template)  # noqa: S506  (a SafeLoader)
     if network_cards.stop > 1:
         data = parsed["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
-        _, (first,), none = data["NetworkInterfaces"]["Fn::If"]
-        cards = [first if 0 in network_cards else first | {"InterfaceType": "interface"}]
-        cards += [first | {"NetworkCardIndex": card, "DeviceIndex": 1} for card in network_cards if card]
-        data["NetworkInterfaces"]["Fn::If"] = ["Fabric", cards, none]
+        _, (interface,), default = data["NetworkInterfaces"]["Fn::If"]
+        cards = [interface if 0 in network_cards else interface | {"InterfaceType": "interface"}]
+        cards += [interface | {"NetworkCardIndex": card, "DeviceIndex": 1} for card in network_cards if card]
+        data["NetworkInterfaces"]["Fn::If"] = ["Fabric", cards, default]
     return json.dumps(merge(parsed, patch or {}))

@@ -1,1 +1,1 @@
-"""GKE clusters in a project of the user's: `cluster` is the provider, `create` what a cluster consists of."""
+"""GKE clusters in the user's project; `cluster` has the provider."""

@@ -1,4 +1,4 @@
-"""The provider ``gke``: clusters of Google Kubernetes Engine, in a project of the user's."""
+"""The provider ``gke``: Google Kubernetes Engine clusters in the user's project."""
 
 import re
 import sys
@@ -28,29 +28,29 @@ from trainyard_kit.clouds.gke.images import ArtifactRegistry
 from trainyard_kit.clouds.gke.machines import GkeInfo, GkePlan
 from trainyard_kit.clouds.gke.operations import Operations
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.provider import Places
+from trainyard_kit.clouds.provider import SearchScope
 from trainyard_kit.clouds.spec import CloudResource, Machines
 from trainyard_kit.clouds.steps import Steps
 
 OPTIONS = {
     "project": "its id; by default that of your Google credentials",
-    "zone": "where the machines are, such as us-central1-c",
-    "accelerator": "the GPU of each training machine, such as nvidia-tesla-t4; by default none",
-    "machine_type": "of the training machines; by default one that fits",
-    "min_nodes": "to how many the training pool shrinks while they are idle; by default 0",
-    "pool": "False leaves the training pool to a second call, which names its machines",
-    "flex_start": "True lets pods wait for GPUs, which Google gives for seven days at most, and cheaper",
-    "spot": "True takes machines that Google may take back, for less than half of the price",
-    "private": "True gives nodes no public address; they reach the internet by Cloud NAT",
-    "allowed_cidrs": 'from which its API server is reached, as ["203.0.113.0/24"]; by default all',
-    "request": "more of the request for the cluster, a dict as of GKE's API: network, resourceLabels, …",
+    "zone": "of the machines, such as us-central1-c",
+    "accelerator": "GPU type of the training machines, such as nvidia-tesla-t4; by default none",
+    "machine_type": "of the training machines; by default one that suits the accelerator",
+    "min_nodes": "the autoscaler's minimum of training nodes; by default 0",
+    "pool": "False defers the training pool to a second call, which chooses its machines",
+    "flex_start": "True queues pods for cheaper GPUs, which run for at most seven days",
+    "spot": "True uses spot machines, for less than half of the price",
+    "private": "True gives nodes no public address; they use Cloud NAT",
+    "allowed_cidrs": 'addresses that may reach the API server, ["203.0.113.0/24"]; by default all',
+    "request": "a dict merged into GKE's cluster request: network, resourceLabels, …",
     **spec.COMMON_OPTIONS,
 }
 NETWORK = ("network", "subnetwork")
-OF_THE_KIT = {"name", "location", "nodePools", "workloadIdentityConfig", "maintenancePolicy"}
+RESERVED_FIELDS = {"name", "location", "nodePools", "workloadIdentityConfig", "maintenancePolicy"}
 MACHINE_OPTIONS = ("machine_type", "accelerator", "spot", "flex_start")
 RETENTION_REASON = "it outlives the cluster, so that no data is lost"
-SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
+SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # RBAC kinds of IAM members
 
 
 class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
@@ -65,25 +65,25 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @classmethod
     def find(cls, name: str, *, project: str | None = None, zone: str | None = None) -> "GkeCluster | None":
-        """Find a cluster, in whatever state.
+        """Find a cluster in any state.
 
         Args:
             name: Its name.
-            project: Where it is; needed once on each machine.
-            zone: The same; found by itself, as a rule.
+            project: Its project; needed once on each machine.
+            zone: Its zone; by default looked up.
         """
-        before = cls.store.read(names.validate_name(name, kind="cluster")) or {}
-        project, zone = project or before.get("project"), zone or before.get("zone")
+        stored = cls.store.read(names.validate_name(name, kind="cluster")) or {}
+        project, zone = project or stored.get("project"), zone or stored.get("zone")
         if project is None:
             return None
-        cluster = cls(name, GcpSession(project, zone or parts.traces(GcpSession(project)).get(name)))
+        cluster = cls(name, GcpSession(project, zone or parts.cluster_zones(GcpSession(project)).get(name)))
         if cluster._describe() is None:
             return None
         cluster._write_kubeconfig()
         return cluster
 
     @classmethod
-    def checked(cls, name: str) -> str:
+    def validate_name(cls, name: str) -> str:
         names.validate_name(name, kind="cluster", longest=40)
         if name[0].isdigit():
             what, fix = "a GKE cluster's name begins with a letter", f'`name="c{name}"`'
@@ -92,17 +92,17 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @classmethod
     def _session(cls, name: str, options: Mapping[str, Any]) -> GcpSession:
-        before = cls.store.read(name) or {}
-        zone = options.get("zone") or before.get("zone")
+        stored = cls.store.read(name) or {}
+        zone = options.get("zone") or stored.get("zone")
         if not zone:
-            raise BadInput("no zone is named", about='create_cluster("gke")', fix='`zone="us-central1-c"`')
-        return GcpSession(options.get("project") or before.get("project"), str(zone))
+            raise BadInput("no zone is given", about='create_cluster("gke")', fix='`zone="us-central1-c"`')
+        return GcpSession(options.get("project") or stored.get("project"), str(zone))
 
     @classmethod
-    def sessions(cls, **places: Unpack[Places]) -> list[GcpSession]:
-        return [GcpSession(places.get("project"))]
+    def sessions(cls, **scope: Unpack[SearchScope]) -> list[GcpSession]:
+        return [GcpSession(scope.get("project"))]
 
-    # Looking
+    # Describe
 
     @classmethod
     def clusters(cls, session: GcpSession) -> list[GkeInfo]:
@@ -114,40 +114,38 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @classmethod
     def find_resources(cls, session: GcpSession, cluster: str | None = None) -> list[CloudResource]:
-        zones, resources = parts.traces(session), []
+        zones, resources = parts.cluster_zones(session), []
         for name in zones if cluster is None else (cluster,):
-            session_there = session.at(zones.get(name) or session.zone)
-            resources += [
-                part.resource(session_there, name) for part in parts.find_parts(session_there, name)
-            ]
+            zonal = session.at(zones.get(name) or session.zone)
+            resources += [part.resource(zonal, name) for part in parts.find_parts(zonal, name)]
             for role in find_roles(session, name):
                 kind = "cloudresourcemanager.googleapis.com/Policy"
-                resources.append(CloudResource(name, f"rights {role}", kind, role, session.project))
+                resources.append(CloudResource(name, f"roles of {role}", kind, role, session.project))
         return resources
 
     @classmethod
     def _delete(cls, session: GcpSession, name: str, steps: Steps) -> None:
-        delete.delete(session.at(parts.traces(session).get(name) or session.zone), name, steps)
+        delete.delete(session.at(parts.cluster_zones(session).get(name) or session.zone), name, steps)
 
     def _describe(self) -> GkeInfo | None:
-        cluster = (
-            parts.parts(self.session, self.name)["cluster"].get(self.session) if self.session.zone else None
-        )
+        if not self.session.zone:
+            return None
+        cluster = parts.parts(self.session, self.name)["cluster"].get(self.session)
         return _info(cluster) if cluster is not None and parts.is_ours(cluster, self.name) else None
 
-    # Planning
+    # Plan
 
-    def _planned(self, shape: Shape) -> GkePlan:
+    def _make_plan(self, shape: Shape) -> GkePlan:
         options, disk_gb = shape.options, shape.options.get("disk_gb", spec.DISK_GB)
         fix = '`machine_type="e2-standard-4"`, or `accelerator="nvidia-tesla-t4"` for a GPU'
         gpus = shape.gpus if isinstance(shape.gpus, int) else None
         fixed = ("cpus", "memory", *(() if gpus == shape.gpus else ("gpus",)))
-        spec.no_words(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
+        spec.reject_type_fields(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
         kinds = {option: options.get(option) for option in MACHINE_OPTIONS}
         cidrs, count = options.get("allowed_cidrs") or (), shape.nodes if options.get("pool", True) else 0
         plan = GkePlan(
-            self._tags(spec.until_of(options.get("hours", spec.HOURS))),
+            self._tags(spec.expiry_after(options.get("hours", spec.HOURS))),
             machines.choose(nodes=count, gpus=gpus, disk_gb=disk_gb, **kinds),
             bool(options.get("private")),
             request=_request(options.get("request") or {}),
@@ -158,17 +156,17 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         )
         for admin in plan.admins:
             _subject(admin)
-        return self._continued(plan)
+        return self._keep_expiry(plan)
 
-    def _continued(self, plan: GkePlan) -> GkePlan:
-        """Let a cluster that was begun keep its end, and refuse another zone for it."""
+    def _keep_expiry(self, plan: GkePlan) -> GkePlan:
+        """Keep the expiry of an existing cluster; raise BadInput if it is in another zone."""
         try:
-            existing, zone = parts.begun(self.session, self.name)
+            existing, zone = parts.read_expiry_account(self.session, self.name)
         except GcpError as error:
             reported = (ErrorReason.DISABLED, ErrorReason.DENIED, ErrorReason.PROJECT, ErrorReason.BILLING)
-            if error.why not in reported:
+            if error.reason not in reported:
                 raise
-            return plan  # the preflight names it, with all else that prevents a cluster
+            return plan  # the preflight reports it with all other problems
         if zone and zone != self.session.zone:
             what, fix = f"the kit has a cluster of this name in {zone}", f'`zone="{zone}"`, or another name'
             raise BadInput(what, about=self.title, fix=fix)
@@ -178,10 +176,10 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     def _reuse_existing(self, info: GkeInfo, plan: GkePlan, shape: Shape) -> GkePlan:
         planned, running = plan.machines, info.machines
-        own = info.network.rpartition("/")[2] == f"trainyard-{self.name}"
-        where = {} if own else {"network": info.network, "subnetwork": info.subnetwork}
+        own_network = info.network.rpartition("/")[2] == f"trainyard-{self.name}"
+        network = {} if own_network else {"network": info.network, "subnetwork": info.subnetwork}
         request = {key: value for key, value in plan.request.items() if key not in NETWORK}
-        plan = replace(plan, private=info.private, request=request | where)
+        plan = replace(plan, private=info.private, request=request | network)
         if running is None:
             return plan
         kinds = [
@@ -189,18 +187,19 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
             for machine in (running, planned)
         ]
         if set(MACHINE_OPTIONS) & set(shape.options) and kinds[0] != kinds[1]:
-            has = ", ".join(f"{key}={value!r}" for key, value in zip(MACHINE_OPTIONS, kinds[0], strict=True))
-            raise spec.other_machines(has, self.title)
+            options = zip(MACHINE_OPTIONS, kinds[0], strict=True)
+            existing = ", ".join(f"{option}={value!r}" for option, value in options)
+            raise spec.machines_differ(existing, self.title)
         return replace(plan, machines=replace(running, count=planned.count))
 
     def _preflight(self, plan: GkePlan) -> Report:
         return preflight.check(self.session, plan)
 
-    def _quotas(self, machines_: Machines, nodes: int, more: int) -> Iterable[Check]:
-        plan = GkePlan(self._tags(None), replace(machines_, count=more))
+    def _quotas(self, machines_: Machines, nodes: int, added: int) -> Iterable[Check]:
+        plan = GkePlan(self._tags(None), replace(machines_, count=added))
         return preflight.quotas(self.session, plan, new=False)
 
-    # Changing
+    # Change
 
     def _create(self, plan: GkePlan, steps: Steps) -> None:
         create.create(self.session, plan, steps)
@@ -214,7 +213,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
             limits = {"enabled": nodes > 0, "minNodeCount": least, "maxNodeCount": nodes}
             operations.change(step, "POST", f"{path}:setAutoscaling", {"autoscaling": limits})
             if pool["config"].get("flexStart") and nodes:
-                return  # the autoscaler asks for machines when pods do
+                return  # the autoscaler adds nodes for Pending pods
             watch = machines.launch_watch(self.session, self.name, steps.clock)
             operations.change(step, "POST", f"{path}:setSize", {"nodeCount": nodes}, watch=watch)
 
@@ -225,24 +224,24 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         error = machines.permanent_error(self.session, message)
         return error.fix if error else ""
 
-    def _extend(self, info: GkeInfo, until: datetime, steps: Steps) -> None:
-        make = create.Creation(self.session, replace(info.tags, expires=until), steps)
-        make.ensure_account("expiry", exact=True)
-        make.ensure_schedules()
-        make.ensure_end()
+    def _extend(self, info: GkeInfo, expiry: datetime, steps: Steps) -> None:
+        creation = create.Creation(self.session, replace(info.tags, expires=expiry), steps)
+        creation.ensure_account("expiry", exact=True)
+        creation.ensure_schedules()
+        creation.ensure_expiry_labels()
 
     def _install_addons(self, plan: GkePlan) -> None:
-        message = ",".join(f"{key}={value}" for key, value in parts.labels(plan.tags, self.session).items())
+        labels = ",".join(f"{key}={value}" for key, value in parts.labels(plan.tags, self.session).items())
         network = plan.request.get("network") or f"trainyard-{self.name}"
-        self.install_storage_class("storageclass.yaml", {"network": network, "labels": message})
+        self.install_storage_class("storageclass.yaml", {"network": network, "labels": labels})
         for admin in plan.admins:
             self.add_admin(admin)
 
     def add_admin(self, who: str) -> Text:
-        """Make somebody an administrator, by a ClusterRoleBinding; to reach it they need a role of IAM.
+        """Make an IAM member an administrator by a ClusterRoleBinding; to connect they need an IAM role.
 
         Args:
-            who: As IAM writes it: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
+            who: An IAM member: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
 
         Example:
             >>> cluster.add_admin("user:ada@example.org")
@@ -253,12 +252,12 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         item["metadata"] |= {"name": f"trainyard-admin-{names.slug(subject['name'])}"}
         item["subjects"][0] |= subject
         self.kube.apply(item)
-        way = f'`kit.connect("{self.name}", provider="gke", project="{project}")`'
-        line = f"--member={who} --role=roles/container.clusterViewer"
-        line = f"gcloud projects add-iam-policy-binding {project} {line}"
-        return Text(f"{who} administers {self.title}; they reach it by {way}, if IAM lets them:\n{line}")
+        call = f'`kit.connect("{self.name}", provider="gke", project="{project}")`'
+        flags = f"--member={who} --role=roles/container.clusterViewer"
+        command = f"gcloud projects add-iam-policy-binding {project} {flags}"
+        return Text(f"{who} administers {self.title}; they connect with {call}, which needs:\n{command}")
 
-    # Using
+    # Use
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
         info = self._describe() if gpus else None
@@ -267,7 +266,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         return super().pod_additions(gpus=gpus)
 
     def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
-        """Annotations with which GKE adds the sidecar of GCS FUSE to pods that mount a bucket."""
+        """Annotations for pods that mount a bucket, which make GKE add the GCS FUSE sidecar."""
         claims = filter(None, (self.kube.find(pvc.CLAIM, claim) for claim in mounted))
         fuse = any(claim["spec"].get("storageClassName") == persistent_volume.GCS_FUSE for claim in claims)
         return persistent_volume.GCS_FUSE_ANNOTATIONS if fuse else {}
@@ -281,16 +280,16 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         source: Mapping[str, Any] | None = None,
         access_mode: str | None = None,
     ) -> Volume:
-        """Create a volume that pods on all nodes can write to, or return the one of this name.
+        """Create a volume that pods on all nodes can write to, or return the existing one of this name.
 
-        By default it is of the class ``gcs-fuse``: a folder of the cluster's bucket, at once and next to
-        free, but no full file system: `storage.persistent_volume`. Deleting it leaves its files in the
-        bucket, where a volume of the same name finds them, until the cluster goes. Of the class
-        ``filestore`` it is an instance of Filestore: it takes minutes, has at least 100 GiB whatever is
-        asked for, and costs about 2 cents an hour until it is deleted.
+        The default class ``gcs-fuse`` is a folder of the cluster's bucket, available immediately and
+        almost free, but not a full file system: see `storage.persistent_volume`. Deleting the volume keeps
+        its files, which a volume of the same name has again, until the cluster is deleted. The class
+        ``filestore`` is a Filestore instance: it takes minutes, has at least 100 GiB regardless of
+        ``size``, and costs about 2 cents an hour until it is deleted.
         """
-        chosen = storage_class or config.read().storage_class or persistent_volume.GCS_FUSE
-        if source is None and chosen == persistent_volume.GCS_FUSE:
+        class_name = storage_class or config.read().storage_class or persistent_volume.GCS_FUSE
+        if source is None and class_name == persistent_volume.GCS_FUSE:
             source = persistent_volume.gcs_fuse_source(self.bucket.removeprefix("gs://"), name)
         pvc.create(
             self.kube,
@@ -305,18 +304,18 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @property
     def bucket(self) -> str:
-        """The bucket to which only its pods may write: ``gs://…``."""
+        """The bucket that its pods may write: ``gs://…``."""
         return f"gs://{parts.bucket_name(self.session.project, self.name)}"
 
     def upload(self, path: str | Path, *, to: str) -> str:
-        """Copy a file to the cluster's bucket, where it is called ``to``; return its address: ``gs://…``."""
-        where = f"b/{self.bucket.removeprefix('gs://')}/o"
-        self.session.request("POST", "storage", where, Path(path), uploadType="media", name=to)
+        """Copy a file to the cluster's bucket as ``to``; return its URI: ``gs://…``."""
+        objects = f"b/{self.bucket.removeprefix('gs://')}/o"
+        self.session.request("POST", "storage", objects, Path(path), uploadType="media", name=to)
         return f"{self.bucket}/{to}"
 
     @property
     def registry(self) -> ArtifactRegistry:
-        return ArtifactRegistry(self.session, self._found().tags)
+        return ArtifactRegistry(self.session, self._require_info().tags)
 
     def _location(self) -> dict[str, str | None]:
         return {"project": self.session.project, "zone": self.session.zone}
@@ -325,21 +324,21 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         program = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": sys.executable,
-            "args": ["-P", token.__file__],  # -P: its neighbours are named as modules of Python's own
+            "args": ["-P", token.__file__],  # -P: files beside it have names of standard modules
             "env": [{"name": "PYTHONPATH", "value": str(config.ROOT)}],  # kubectl may be started anywhere
             "provideClusterInfo": False,
         }
         return exec_kubeconfig(self.name, info, program)
 
     @property
-    def _again(self) -> str:
-        where = f'project="{self.session.project}", zone="{self.session.zone}"'
-        return f'`kit.create_cluster("gke", name="{self.name}", {where})`'
+    def _create_call(self) -> str:
+        location = f'project="{self.session.project}", zone="{self.session.zone}"'
+        return f'`kit.create_cluster("gke", name="{self.name}", {location})`'
 
 
 def _info(cluster: Mapping[str, Any]) -> GkeInfo:
     owner_tags = parts.tags_of(cluster)
-    assert owner_tags is not None  # what is not the kit's is not described
+    assert owner_tags is not None  # only the kit's clusters are described
     pools = [pool for pool in cluster.get("nodePools", ()) if pool["name"] == machines.TRAINING]
     return GkeInfo(
         owner_tags,
@@ -356,14 +355,14 @@ def _info(cluster: Mapping[str, Any]) -> GkeInfo:
 
 
 def _request(raw: object) -> dict[str, Any]:
-    """Check what is added to the request for a cluster: fields of GKE's API, and none of the kit's."""
+    """Validate the fields to merge into the cluster request; the kit's own cannot be set."""
     fix = '`request={"network": "shared", "subnetwork": "lab", "resourceLabels": {"team": "vision"}}`'
     if not isinstance(raw, dict):
-        raise BadInput("it is a dict", about=f"request={raw!r}", fix=fix)
-    if kits := sorted(OF_THE_KIT & raw.keys()):
-        raise BadInput(f"the kit sets {', '.join(kits)}", about=f"request={raw!r}", fix=fix)
+        raise BadInput("this is not a dict", about=f"request={raw!r}", fix=fix)
+    if reserved := sorted(RESERVED_FIELDS & raw.keys()):
+        raise BadInput(f"the kit sets {', '.join(reserved)}", about=f"request={raw!r}", fix=fix)
     if "subnetwork" in raw and "network" not in raw:
-        raise BadInput("its network is not named", about=f"request={raw!r}", fix=fix)
+        raise BadInput("a subnetwork needs its network", about=f"request={raw!r}", fix=fix)
     return raw
 
 
@@ -382,12 +381,9 @@ def _machines(pool: Mapping[str, Any]) -> Machines:
 
 
 def _subject(who: str) -> dict[str, str]:
-    """Convert an IAM member to a subject of RBAC."""
+    """Convert an IAM member to an RBAC subject."""
     kind, _, address = who.partition(":")
     if kind not in SUBJECTS or not re.fullmatch(r"[^\s@:]+@[^\s@:]+\.[^\s@:]+", address):
-        what, fix = (
-            "GKE knows no member of this form",
-            '"user:ada@example.org"; also group:… and serviceAccount:…',
-        )
-        raise BadInput(what, about=f"admin {who!r}", fix=fix)
+        fix = '"user:ada@example.org"; also group:… and serviceAccount:…'
+        raise BadInput("this is not an IAM member", about=f"admin {who!r}", fix=fix)
     return {"kind": SUBJECTS[kind], "name": address}

@@ -1,6 +1,6 @@
-"""The credentials that Google's libraries would use, found in variables and files, and never shown.
+"""Which credentials google-auth would use, according to environment variables and files; never their values.
 
-Google Cloud is not contacted, so they may have expired. The order is that of the libraries:
+Google Cloud is not contacted, so they may have expired. The order is google-auth's:
 https://cloud.google.com/docs/authentication/application-default-credentials.
 """
 
@@ -11,22 +11,23 @@ from trainyard_kit.clouds.cluster_store import read_ini
 
 
 def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
-    """Describe the credentials, and the next step with them."""
-    named = env.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if named and not Path(named).is_file():
-        return f"GOOGLE_APPLICATION_CREDENTIALS: {named}, which does not exist", "correct it, or unset it"
+    """Describe the credentials, and the next step."""
+    file = env.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if file and not Path(file).is_file():
+        return f"GOOGLE_APPLICATION_CREDENTIALS: {file}, which does not exist", "correct it, or unset it"
     folder = Path(env.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
     default_file = folder / "application_default_credentials.json"
-    if not named and not default_file.is_file():
-        return "nothing was found; on a Google machine, its account", "gcloud auth application-default login"
+    if not file and not default_file.is_file():
+        return (
+            "none were found; a Google machine would use its account",
+            "gcloud auth application-default login",
+        )
     project = env.get("GOOGLE_CLOUD_PROJECT") or env.get("CLOUDSDK_CORE_PROJECT") or _project(folder)
     origin = (
-        f"GOOGLE_APPLICATION_CREDENTIALS: {named}"
-        if named
-        else f"gcloud's default credentials: {default_file}"
+        f"GOOGLE_APPLICATION_CREDENTIALS: {file}" if file else f"gcloud's default credentials: {default_file}"
     )
     if not project:
-        return f"{origin}; no project is chosen", "gcloud config set project PROJECT"
+        return f"{origin}; no project is set", "gcloud config set project PROJECT"
     return f'{origin}; project "{project}"', f"gcloud services list --enabled --project {project}"
 
 
@@ -35,5 +36,5 @@ def _project(folder: Path) -> str | None:
         active = (folder / "active_config").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         active = "default"
-    read = read_ini(folder / "configurations" / f"config_{active}")
-    return read.get("core", "project", fallback=None)
+    parser = read_ini(folder / "configurations" / f"config_{active}")
+    return parser.get("core", "project", fallback=None)

@@ -1,4 +1,4 @@
-"""Deleting what exists of a cluster at Google Cloud, in the reverse of the order in which it was created."""
+"""Delete a GKE cluster's resources, in reverse order of their creation."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.iam import find_roles, project_part, set_roles
 from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, Operations
-from trainyard_kit.clouds.gke.parts import ENDS, Part, account, find_parts
+from trainyard_kit.clouds.gke.parts import EXPIRY_JOBS, Part, account, find_parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 
-STAGES = (  # each is begun when the one before has ended; the last words of collections, in small letters
+STAGES = (  # collections, in lower case; each stage starts when the one before has ended
     ("clusters",),
     ("forwardingrules", "networkendpointgroups", "instances", "disks", "buckets", "repositories"),
     ("targetpools", "addresses"),
@@ -22,26 +22,26 @@ STAGES = (  # each is begun when the one before has ended; the last words of col
 
 
 def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
-    """Delete all of a cluster; an error does not keep independent resources.
+    """Delete a cluster's resources; after an error continue with independent ones.
 
-    The schedules and what they need go last, and only if all else is gone: until then they end the rest.
+    The schedules and what they need are last, and only deleted if all else is: until then they retry.
     """
     operations = Operations(session, steps)
     errors: list[KitError] = []
-    parts_left = find_parts(session, cluster)
+    existing = find_parts(session, cluster)
     for stage in STAGES:
-        _delete_all(operations, [part for part in parts_left if _word(part) in stage], errors)
+        _delete_all(operations, [part for part in existing if part.collection.lower() in stage], errors)
         if stage == STAGES[0]:
-            parts_left = find_parts(session, cluster)  # with what the cluster has deleted itself, or left
+            existing = find_parts(session, cluster)  # without the cluster's own resources, with its orphans
     if not errors:
         for role in find_roles(session, cluster):
             member = f"serviceAccount:{account(session, role, cluster)}"
-            set_roles(operations, f"rights {role}", project_part(session), member, [])
-        accounts = [part for part in parts_left if part.service == "iam"]
-        last = [part for part in accounts if part.name == "account expiry"]  # by it the rest is found
-        jobs = [part for part in parts_left if part.name in ENDS]
-        for chosen in (jobs, [part for part in accounts if part not in last], last):
-            _delete_all(operations, chosen if not errors else [], errors)
+            set_roles(operations, f"roles of {role}", project_part(session), member, [])
+        accounts = [part for part in existing if part.service == "iam"]
+        last = [part for part in accounts if part.name == "account expiry"]  # by which the others are found
+        jobs = [part for part in existing if part.name in EXPIRY_JOBS]
+        for batch in (jobs, [part for part in accounts if part not in last], last):
+            _delete_all(operations, batch if not errors else [], errors)
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -51,26 +51,26 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
 
 
 def _delete_all(operations: Operations, parts: list[Part], errors: list[KitError]) -> None:
-    """Begin to delete all, then wait until all are gone."""
-    session, operations_of = operations.session, {}
+    """Start deleting all, then wait until all are deleted."""
+    session, started = operations.session, {}
 
-    def begin(part: Part) -> None:
-        operations.steps.update(part.name, Phase.RUNS)
-        operations_of[part.name] = operations.send(part.name, lambda: part.delete(session))
+    def start(part: Part) -> None:
+        operations.steps.update(part.name, Phase.RUNNING)
+        started[part.name] = operations.send(part.name, lambda: part.delete(session))
 
     def wait(part: Part) -> None:
-        if part.name not in operations_of:
+        if part.name not in started:
             return
         try:
-            operations.wait_operation(part.name, part.service, operations_of[part.name])
-        except GcpError as error:  # a network is still used by what is being deleted, for one
-            if error.why is not ErrorReason.BUSY:
+            operations.wait_operation(part.name, part.service, started[part.name])
+        except GcpError as error:  # as for a network whose users are still being deleted
+            if error.reason is not ErrorReason.BUSY:
                 raise
             again = lambda: operations.wait_operation(part.name, part.service, part.delete(session))  # noqa: E731
             operations.send(part.name, again, busy=BUSY_SECONDS / 3)
         operations.steps.update(part.name, Phase.DONE)
 
-    steps: tuple[Callable[[Part], None], ...] = (begin, wait)
+    steps: tuple[Callable[[Part], None], ...] = (start, wait)
     for step in steps:
         for part in parts:
             try:
@@ -78,7 +78,3 @@ def _delete_all(operations: Operations, parts: list[Part], errors: list[KitError
             except KitError as error:
                 errors.append(error)
                 operations.steps.update(part.name, Phase.FAILED, error.what)
-
-
-def _word(part: Part) -> str:
-    return part.collection.lower()

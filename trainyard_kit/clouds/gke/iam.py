@@ -1,4 +1,4 @@
-"""Roles of a cluster's service accounts: in the project, on its bucket and on its repository."""
+"""Roles of a cluster's service accounts: in the project, on its bucket and its repository."""
 
 from collections.abc import Mapping
 from datetime import UTC, timedelta
@@ -9,7 +9,7 @@ from trainyard_kit.clouds.gke.parts import ROLES, Part, account
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.tags import Tags
 
-GRACE = timedelta(days=2)  # in which an expiry that fails is tried again
+GRACE = timedelta(days=2)  # for retries of a failed expiry
 
 
 def project_part(session: GcpSession) -> Part:
@@ -19,23 +19,22 @@ def project_part(session: GcpSession) -> Part:
 def set_roles(
     operations: Operations, step: str, part: Part, member: str, bindings: list[dict[str, Any]]
 ) -> None:
-    """Let somebody have these roles on a resource, and no others; everybody else keeps theirs."""
+    """Set a member's roles on a resource; the roles of other members do not change."""
 
     def change() -> None:
         policy = _policy(operations.session, part)
-        before = policy.get("bindings", [])
-        mine = [binding for binding in before if any(_is(who, member) for who in binding.get("members", ()))]
-        if sorted(map(_essence, mine)) == sorted(map(_essence, bindings)):
+        present, kept = [], []
+        for binding in policy.get("bindings", []):
+            members = binding.get("members", ())
+            other_members = [name for name in members if not _is_member(name, member)]
+            if len(other_members) < len(members):
+                present.append(binding)
+            if other_members:
+                kept.append(binding | {"members": other_members})
+        if sorted(map(_role_and_condition, present)) == sorted(map(_role_and_condition, bindings)):
             return
-        remaining = [
-            binding | {"members": [who for who in binding.get("members", ()) if not _is(who, member)]}
-            for binding in before
-        ]
         granted = [binding | {"members": [member]} for binding in bindings]
-        policy |= {
-            "bindings": [*(binding for binding in remaining if binding["members"]), *granted],
-            "version": 3,
-        }
+        policy |= {"bindings": [*kept, *granted], "version": 3}
         if part.service == "storage":
             operations.session.request("PUT", part.service, f"{part.path}/iam", policy)
         else:
@@ -48,15 +47,15 @@ def set_roles(
 def find_roles(session: GcpSession, cluster: str) -> list[str]:
     """Find which of a cluster's service accounts have a role in the project."""
     bindings = _policy(session, project_part(session)).get("bindings", ())
-    members_of_policy = {who for binding in bindings for who in binding.get("members", ())}
+    names = {name for binding in bindings for name in binding.get("members", ())}
     members = {role: f"serviceAccount:{account(session, role, cluster)}" for role in ROLES}
-    return [role for role, member in members.items() if any(_is(who, member) for who in members_of_policy)]
+    return [role for role, member in members.items() if any(_is_member(name, member) for name in names)]
 
 
-def ending_condition(tags: Tags) -> dict[str, str]:
-    """The condition under which the expiry's account may delete: only this cluster, and only now.
+def expiry_condition(tags: Tags) -> dict[str, str]:
+    """The condition of the expiry account's role: only this cluster, until shortly after its expiry.
 
-    Schedules repeat every year: next year's cluster of this name is not theirs.
+    Schedules repeat every year, and must not delete a cluster of the same name next year.
     """
     last = (tags.end + GRACE).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kind = "container.googleapis.com/Cluster"
@@ -68,7 +67,7 @@ def ending_condition(tags: Tags) -> dict[str, str]:
 
 
 def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
-    """Get a policy in version 3: older ones hide conditions, and lose them."""
+    """Get a policy in version 3: older versions omit conditions, and writing them back loses these."""
     if part.service == "storage":
         return session.request("GET", part.service, f"{part.path}/iam", optionsRequestedPolicyVersion=3)
     path, version = f"{part.path}:getIamPolicy", {"requestedPolicyVersion": 3}
@@ -77,9 +76,9 @@ def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
     return session.request("GET", part.service, path, **{"options.requestedPolicyVersion": 3})
 
 
-def _is(member: str, account: str) -> bool:
-    return member == account or member.startswith(f"deleted:{account}?uid=")
+def _is_member(name: str, member: str) -> bool:
+    return name == member or name.startswith(f"deleted:{member}?uid=")
 
 
-def _essence(binding: Mapping[str, Any]) -> tuple[str, str]:
+def _role_and_condition(binding: Mapping[str, Any]) -> tuple[str, str]:
     return binding["role"], (binding.get("condition") or {}).get("expression", "")

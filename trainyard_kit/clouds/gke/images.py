@@ -1,7 +1,4 @@
-"""A cluster's images: its repository in Artifact Registry.
-
-Pods need no secret: the nodes' account may pull from the repository.
-"""
+"""A cluster's images in Artifact Registry. Pods need no pull secret: the nodes' service account may pull."""
 
 from trainyard_kit.clouds.gke.parts import parts
 from trainyard_kit.clouds.gke.session import GcpSession
@@ -21,16 +18,16 @@ class ArtifactRegistry(Registry):
     def login(self) -> Login:
         return Login(self._uri().partition("/")[0], "oauth2accesstoken", access_token()[0])
 
-    def stored(self, name: str, tag: str) -> StoredImage | None:
+    def find_image(self, name: str, tag: str) -> StoredImage | None:
         image, repository = short_name(name).replace("/", "%2F"), self.repository.path
-        tag_found = self.session.find("artifactregistry", f"{repository}/packages/{image}/tags/{tag}")
-        if tag_found is None:
+        reference = self.session.find("artifactregistry", f"{repository}/packages/{image}/tags/{tag}")
+        if reference is None:
             return None
-        digest = tag_found["version"].rpartition("/")[2]
-        shown = self.session.find("artifactregistry", f"{repository}/dockerImages/{image}@{digest}") or {}
-        return StoredImage(digest, int(shown.get("imageSizeBytes", 0)))
+        digest = reference["version"].rpartition("/")[2]
+        item = self.session.find("artifactregistry", f"{repository}/dockerImages/{image}@{digest}") or {}
+        return StoredImage(digest, int(item.get("imageSizeBytes", 0)))
 
     def _uri(self) -> str:
-        where, project, cluster = self.session.region, self.session.project, self.tags.cluster
+        region, project, cluster = self.session.region, self.session.project, self.tags.cluster
         item = self.repository.get(self.session) or {}
-        return item.get("registryUri") or f"{where}-docker.pkg.dev/{project}/trainyard-{cluster}"
+        return item.get("registryUri") or f"{region}-docker.pkg.dev/{project}/trainyard-{cluster}"

@@ -1,4 +1,4 @@
-"""The plan of a cluster at Google Cloud, and which machines it can have."""
+"""The plan of a GKE cluster, and the machines that it can have."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -14,11 +14,8 @@ from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines, read_tab
 from trainyard_kit.clouds.steps import Clock
 
 SYSTEM, TRAINING = "default-pool", "training"  # names of the pools
-FLEX_START, FLEX_DAYS = (
-    "cloud.google.com/gke-flex-start",
-    7,
-)  # the label of such nodes, and their longest life
-LOOK = 30.0  # seconds between two looks at why its machines do not start
+FLEX_START, FLEX_DAYS = "cloud.google.com/gke-flex-start", 7  # the nodes' label, and their maximum lifetime
+POLL_SECONDS = 30.0  # between two requests for launch failures
 GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
 FACTS = read_table("machines")["google"]
 COMES_WITH = {
@@ -32,10 +29,10 @@ class GkePlan(CloudSpec):
 
     Attributes:
         machines: Its training nodes.
-        request: What is added to the request for the cluster, such as an existing network.
-        allowed_cidrs: From which its API server is reached; empty for all.
-        admins: Who administers it beside its creator: ``user:ada@example.org``.
-        confirm: Whether the price is agreed to beforehand, also that of another zone.
+        request: Fields merged into the request for the cluster, such as an existing network.
+        allowed_cidrs: Addresses that may reach the API server; empty for all.
+        admins: Further administrators: ``user:ada@example.org``.
+        confirm: Whether the user has accepted the cost beforehand, also in another zone.
     """
 
     machines: Machines
@@ -54,7 +51,7 @@ class GkePlan(CloudSpec):
 
 @dataclass(frozen=True)
 class GkeInfo(ClusterInfo):
-    """An existing cluster, with the network and subnetwork in which it is."""
+    """An existing cluster, with its network and subnetwork."""
 
     network: str = ""
     subnetwork: str = ""
@@ -70,57 +67,60 @@ def choose(
     disk_gb: int,
     flex_start: object = None,
 ) -> Machines:
-    """Choose the machines, with defaults for what is not asked for."""
+    """Choose the machines, with defaults for options that are not set."""
     kind, machine = str(accelerator or ""), str(machine_type or "")
     if gpus and not (kind or machine):
-        raise BadInput("no kind of GPU is named", about=f"gpus={gpus}", fix='`accelerator="nvidia-tesla-t4"`')
+        raise BadInput("no GPU type is given", about=f"gpus={gpus}", fix='`accelerator="nvidia-tesla-t4"`')
     if kind.rpartition("-")[2] in FACTS["too_old"]:
-        what = f"{kind} is older than Turing: PyTorch's builds for CUDA 13 begin at compute capability 7.5"
+        what = f"{kind} is older than Turing, the oldest that PyTorch's CUDA 13 builds support"
         fix = '`accelerator="nvidia-tesla-t4"` or "nvidia-l4"'
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
     kind, count, machine = _with_gpus(kind, gpus, machine)
     if machine.partition("-")[0] in FACTS["arm"]:
-        what = "it has ARM cores, and the kit's images are for amd64"
+        what = "its CPUs are ARM, and the kit's images are for amd64"
         raise BadInput(what, about=f"machine_type={machine!r}", fix='`machine_type="e2-standard-4"`')
     if machine in FACTS["spot_only"] and not spot:
-        what = "Google Cloud gives this machine type as spot only"
+        what = "Google Cloud offers this machine type as spot only"
         fix = '`spot=True`, or all eight GPUs: `machine_type="a3-highgpu-8g"`, `gpus=8`'
         raise BadInput(what, about=f"machine_type={machine!r}", fix=fix)
     if flex_start and (spot or not count):
-        what = "flex-start is for GPUs, and another offer than spot"
+        what = "flex-start is for GPUs, and cannot be combined with spot"
         fix = '`accelerator="nvidia-l4"`, `flex_start=True`, without spot'
         raise BadInput(what, about=f"flex_start=True, spot={bool(spot)}, {machine}", fix=fix)
-    more: dict[str, Any] = {"disk_gb": disk_gb, "flex_start": bool(flex_start)}
-    return Machines(machine, nodes, count, kind if count else "", bool(spot), **more)
+    accelerator = kind if count else ""
+    return Machines(
+        machine, nodes, count, accelerator, bool(spot), disk_gb=disk_gb, flex_start=bool(flex_start)
+    )
 
 
 def _with_gpus(kind: str, gpus: int | None, machine: str) -> tuple[str, int, str]:
-    """Complete kind and number of GPUs and machine type from each other, as machines come with their GPUs."""
-    sold = {name: (gpu, count) for gpu, types in COMES_WITH.items() for count, name in types.items()}
-    if machine in sold and kind in ("", sold[machine][0]) and gpus in (None, sold[machine][1]):
-        return *sold[machine], machine
+    """Derive GPU type, GPU count and machine type from each other; most machine types include their GPUs."""
+    included = {name: (gpu, count) for gpu, types in COMES_WITH.items() for count, name in types.items()}
+    if machine in included and kind in ("", included[machine][0]) and gpus in (None, included[machine][1]):
+        return *included[machine], machine
     if gpus and not kind:
-        has = f"it has {sold[machine][1]} GPUs of kind {sold[machine][0]}" if machine in sold else ""
-        fix = '`accelerator="nvidia-tesla-t4"`' if not has else f"leave `gpus=` out: {has}"
-        raise BadInput("no kind of GPU is named", about=f"gpus={gpus}, machine_type={machine!r}", fix=fix)
+        fix = '`accelerator="nvidia-tesla-t4"`'
+        if machine in included:
+            fix = f"leave `gpus=` out: it has {included[machine][1]} {included[machine][0]}"
+        raise BadInput("no GPU type is given", about=f"gpus={gpus}, machine_type={machine!r}", fix=fix)
     if not kind or kind in FACTS["attached"] or machine:
         count = 0 if not kind else 1 if gpus is None else gpus
         return kind, count, machine or (GPU_MACHINE if count else CPU_MACHINE)
     types = COMES_WITH.get(kind)
     if types is None:
         kinds = ", ".join((*FACTS["attached"], *COMES_WITH))
-        fix = f"`machine_type=` of your choice, or `accelerator=` one of {kinds}"
-        what = "the kit does not know which machine type comes with this GPU"
+        fix = f"set `machine_type=`, or `accelerator=` to one of {kinds}"
+        what = "the kit does not know a machine type with this GPU"
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
     count = min(types) if gpus is None else gpus
     if count and count not in types:
-        what = f"machines come with {' or '.join(map(str, types))} of them"
+        what = f"machine types have {' or '.join(map(str, types))} of them"
         raise BadInput(what, about=f"accelerator={kind!r}, gpus={count}", fix=f"`gpus={min(types)}`")
     return kind, count, types[count] if count else CPU_MACHINE
 
 
 def disk_type(machine: str) -> str:
-    """The type of boot disk that a machine type takes.
+    """The type of boot disk that a machine type supports.
 
     Example:
         >>> disk_type("n4-standard-8"), disk_type("n1-standard-4")
@@ -131,10 +131,10 @@ def disk_type(machine: str) -> str:
 
 
 def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
-    """The zones of each kind of GPU, with how many a machine there has at most."""
+    """The maximum GPUs per machine, by GPU type and zone."""
     by_type: dict[str, dict[str, int]] = {}
     path = f"projects/{session.project}/aggregated/acceleratorTypes"
-    for scope in session.every("compute", path, "items"):
+    for scope in session.paginate("compute", path, "items"):
         for type_ in scope.get("acceleratorTypes", ()):
             zone = type_["zone"].rpartition("/")[2]
             by_type.setdefault(type_["name"], {})[zone] = type_.get("maximumCardsPerInstance", 1)
@@ -149,8 +149,8 @@ def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dic
 
 
 def next_zones(session: GcpSession, machines: Machines) -> list[str]:
-    """The other zones of the region that have the machines."""
-    listed = session.every("compute", f"projects/{session.project}/zones", "items")
+    """The other zones of the region that offer the machines."""
+    listed = session.paginate("compute", f"projects/{session.project}/zones", "items")
     zones = {zone["name"] for zone in listed if zone["name"].rpartition("-")[0] == session.region}
     if machines.accelerator:
         zones &= set(accelerators(session).get(machines.accelerator, ()))
@@ -158,15 +158,15 @@ def next_zones(session: GcpSession, machines: Machines) -> list[str]:
 
 
 def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> dict[str, str]:
-    """Find why Compute Engine starts no machines of a pool: its words, by time and group, newest first."""
+    """Find why a pool's machines do not start: Compute Engine's messages by time and group, newest first."""
     path = f"{session.parent}/clusters/{cluster}/nodePools/{pool}"
     messages: dict[str, str] = {}
-    with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
+    with contextlib.suppress(GcpError):  # diagnostic only
         group = session.find("container", path) or {}
         for url in group.get("instanceGroupUrls", ()):
             zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
             manager = f"projects/{session.project}/zones/{zone}/instanceGroupManagers/{name}"
-            for item in session.every("compute", f"{manager}/listErrors", "items"):
+            for item in session.paginate("compute", f"{manager}/listErrors", "items"):
                 error = item.get("error") or {}
                 message = f"{error.get('code', '')}: {error.get('message', '')}"
                 messages[f"{item.get('timestamp', '')} {name} {message}"] = message
@@ -174,23 +174,26 @@ def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> 
 
 
 def permanent_error(session: GcpSession, message: str) -> GcpError | None:
-    """Build the error for machines that no waiting brings: a quota, a bill or a policy is in the way."""
+    """Build the error for a launch failure if waiting does not help: quota, billing or policy."""
     error = to_error(ErrorReply(400, "", message), "machines", session.project)
-    return error if error.why in PERMANENT else None
+    return error if error.reason in PERMANENT else None
 
 
 def launch_watch(session: GcpSession, cluster: str, clock: Clock, pool: str = TRAINING) -> Callable[[], str]:
-    """Return what tells why machines do not start from now on, and raises if no waiting helps."""
-    known, due, said = launch_failures(session, cluster, pool), clock.now() + LOOK, ""
+    """Return a function that returns the message of the newest launch failure from now on, or raises it.
 
-    def look() -> str:
-        nonlocal due, said
+    It raises a failure if waiting does not help, and queries Compute Engine at most every `POLL_SECONDS`.
+    """
+    known, due, message = launch_failures(session, cluster, pool), clock.now() + POLL_SECONDS, ""
+
+    def poll() -> str:
+        nonlocal due, message
         if clock.now() >= due:
             failures = launch_failures(session, cluster, pool)
-            new = [words for launch, words in failures.items() if launch not in known]
-            if new and (error := permanent_error(session, new[0])):
+            messages = [text for launch, text in failures.items() if launch not in known]
+            if messages and (error := permanent_error(session, messages[0])):
                 raise error
-            due, said = clock.now() + LOOK, next(iter(new), "")
-        return said
+            due, message = clock.now() + POLL_SECONDS, next(iter(messages), "")
+        return message
 
-    return look
+    return poll

@@ -1,8 +1,8 @@
-"""The resources of a cluster: their names, whose they are, and how they are found.
+"""The resources of a cluster: their names, their owner, and how they are found.
 
-Labels say whose a resource is. Networks, routers, service accounts and schedules have none: there the
-description has the same words. What Kubernetes made and left (disks, file systems, load balancers) is known
-by its labels, or by the cluster's own network.
+Labels record the owner. Networks, routers, service accounts and schedules have no labels; their description
+has the same text. Orphans that Kubernetes created (disks, file systems, load balancers) are found by their
+labels, or by the cluster's own network.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from trainyard_kit.clouds.spec import CloudResource
 from trainyard_kit.clouds.tags import Tags
 
 REQUESTS = yaml.safe_load(Path(__file__).with_name("requests.yaml").read_text(encoding="utf-8"))
-ZONE = "trainyard-zone"  # the label with the cluster's zone: by it the rest is found when the cluster is gone
-# Of the service accounts, in the project. Image streaming needs the nodes' second: https://cloud.google.com/kubernetes-engine/docs/how-to/image-streaming
+ZONE = "trainyard-zone"  # the label with the cluster's zone, to find the other resources without the cluster
+# Of the service accounts, in the project. The nodes need the second for image streaming: https://cloud.google.com/kubernetes-engine/docs/how-to/image-streaming
 ROLES: dict[str, tuple[str, ...]] = {
     "expiry": ("roles/container.clusterAdmin",),
     "nodes": ("roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"),
 }
-ENDS = [name for name in REQUESTS if name.startswith("end of")]
-# Collections of Compute Engine in which Kubernetes leaves things, each with a name for people
+EXPIRY_JOBS = [name for name in REQUESTS if name.startswith("end of")]
+# Collections of Compute Engine in which Kubernetes leaves resources, with display names
 ORPHANS = {
     "forwardingRules": "forwarding rule",
     "networkEndpointGroups": "network endpoint group",
@@ -41,8 +41,8 @@ ORPHANS = {
     "firewalls": "firewall",
 }
 PRICES = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}
-Item = Mapping[str, Any]  # a resource, as its API shows it
-_OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
+Item = Mapping[str, Any]  # a resource, as its API returns it
+_SERVICE_FIREWALL = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Part:
     Attributes:
         name: What it is for: ``network``.
         service: ``compute``.
-        path: By which the API has it: ``projects/p/global/networks/lab``.
-        costs: In words; empty if nothing.
-        item: As the API shows it, once found.
-        query: Parameters of the request that creates it.
+        path: Its path in the API: ``projects/p/global/networks/lab``.
+        costs: ``0.045 $ an hour``; empty if nothing.
+        item: As the API returns it, once found.
+        query: URL parameters of the request that creates it.
     """
 
     name: str
@@ -67,31 +67,32 @@ class Part:
 
     @property
     def collection(self) -> str:
-        word = self.path.split("/")[-2]
-        return "buckets" if word == "b" else word
+        collection = self.path.split("/")[-2]
+        return "buckets" if collection == "b" else collection
 
     def get(self, session: GcpSession) -> dict[str, Any] | None:
-        """Get it; None if it does not exist."""
+        """Get the resource; None if it does not exist."""
         return session.find(self.service, self.path)
 
     def delete(self, session: GcpSession) -> dict[str, Any] | None:
-        """Begin to delete it; returns the operation; None if it does not exist."""
-        if self.service == "storage":  # a bucket has to be empty
+        """Start deleting the resource; return the operation, or None if it does not exist."""
+        if self.service == "storage":  # only empty buckets can be deleted
             session.empty_bucket(self.path.partition("/")[2])
         return session.find(self.service, self.path, "DELETE")
 
     def resource(self, session: GcpSession, cluster: str) -> CloudResource:
-        word, state = re.sub("ies$", "y", self.collection), (self.item or {}).get("status")
-        kind = f"{self.service}.googleapis.com/{re.sub('(?<=ss)es$|s$', '', word[0].upper() + word[1:])}"
-        shown = state.lower() if isinstance(state, str) else "there"
+        singular = re.sub("(?<=ss)es$|s$", "", re.sub("ies$", "y", self.collection))
+        kind = f"{self.service}.googleapis.com/{singular[0].upper()}{singular[1:]}"
+        status = (self.item or {}).get("status")
+        state = status.lower() if isinstance(status, str) else "exists"
         where, tags = session.zone or session.project, tags_of(self.item)
-        name = self.path.removeprefix("b/")  # of a bucket
-        return CloudResource(cluster, self.name, kind, name, where, shown, self.costs, tags)
+        id_ = self.path.removeprefix("b/")  # of a bucket
+        return CloudResource(cluster, self.name, kind, id_, where, state, self.costs, tags)
 
 
 def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
-    """The resources that the kit creates for a cluster, by name; without a zone only those of the project."""
-    parts_by_name, values = {}, addresses(session, cluster)
+    """The resources that the kit creates for a cluster, by name; without a zone only global ones."""
+    parts_by_name, values = {}, placeholders(session, cluster)
     for name, request in REQUESTS.items():
         service, _, path = request["at"].partition("/")
         if session.zone or not re.search(r"\$\{(zone|region|scheduler)", path):
@@ -101,8 +102,8 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
     return parts_by_name
 
 
-def addresses(session: GcpSession, cluster: str) -> dict[str, Any]:
-    """What is filled in of a cluster's place and names."""
+def placeholders(session: GcpSession, cluster: str) -> dict[str, Any]:
+    """The values of the placeholders in `requests.yaml` for a cluster."""
     accounts = {role: account(session, role, cluster) for role in ROLES}
     return {
         "project": session.project,
@@ -117,19 +118,19 @@ def addresses(session: GcpSession, cluster: str) -> dict[str, Any]:
 
 
 def fill(template: object, values: Mapping[str, Any]) -> Any:
-    """Fill in values; what is nothing but ``${labels}`` becomes the value itself, of whatever type."""
+    """Substitute placeholders; a string that is only ``${labels}`` becomes the value, of any type."""
     if isinstance(template, dict):
         return {key: fill(item, values) for key, item in template.items()}
     if isinstance(template, list):
         return [fill(item, values) for item in template]
     if not isinstance(template, str):
         return template
-    alone = re.fullmatch(r"\$\{(\w+)\}", template)
-    return values[alone[1]] if alone else Template(template).substitute(values)
+    placeholder = re.fullmatch(r"\$\{(\w+)\}", template)
+    return values[placeholder[1]] if placeholder else Template(template).substitute(values)
 
 
 def find_parts(session: GcpSession, cluster: str) -> list[Part]:
-    """Find what exists of a cluster, whoever created it."""
+    """Find the existing resources of a cluster, whoever created them."""
     listed = list(parts(session, cluster).values())
     with ThreadPoolExecutor(8, thread_name_prefix="find") as pool:
         items = list(pool.map(lambda part: part.get(session), listed))
@@ -139,15 +140,15 @@ def find_parts(session: GcpSession, cluster: str) -> list[Part]:
     return [*existing, *_orphans(session, cluster, own_network=owns_network)]
 
 
-def traces(session: GcpSession) -> dict[str, str]:
-    """The kit's clusters of which something exists in the project, each with its zone; empty if unknown."""
+def cluster_zones(session: GcpSession) -> dict[str, str]:
+    """The zones of the kit's clusters that have resources in the project, by cluster; empty if unknown."""
     root = f"projects/{session.project}"
     zones: dict[str, str] = {}
     items = [
         *clusters_of(session),
-        *session.every("iam", f"{root}/serviceAccounts", "accounts", pageSize="100"),
-        *session.every("compute", f"{root}/global/networks", "items"),
-        *session.every("storage", "b", "items", project=session.project),
+        *session.paginate("iam", f"{root}/serviceAccounts", "accounts", pageSize="100"),
+        *session.paginate("compute", f"{root}/global/networks", "items"),
+        *session.paginate("storage", "b", "items", project=session.project),
     ]
     for item in items:
         tags, zone = tags_of(item), labels_of(item).get(ZONE, "")
@@ -157,90 +158,90 @@ def traces(session: GcpSession) -> dict[str, str]:
 
 
 def clusters_of(session: GcpSession) -> list[Item]:
-    """List all clusters of the project, the kit's and others; none where GKE's API is not enabled."""
+    """List all clusters of the project, the kit's and others; none if GKE's API is not enabled."""
     path = f"projects/{session.project}/locations/-/clusters"
     return (session.find("container", path) or {}).get("clusters", [])
 
 
-def begun(session: GcpSession, cluster: str) -> tuple[Tags | None, str]:
-    """The tags and the zone of a cluster that was begun, by what is created first and deleted last."""
+def read_expiry_account(session: GcpSession, cluster: str) -> tuple[Tags | None, str]:
+    """The tags and zone of a cluster, by the resource that is created first and deleted last."""
     item = parts(session, cluster)["account expiry"].get(session)
     if item is None or not is_ours(item, cluster):
         return None, ""
     return tags_of(item), labels_of(item).get(ZONE, "")
 
 
-# Names, and whose it is
+# Names and owners
 
 
 def account(session: GcpSession, role: str, cluster: str) -> str:
-    """The address of a service account, whose id has at most 30 characters."""
+    """The e-mail address of a service account; its id has at most 30 characters."""
     digest = hashlib.sha256(cluster.encode()).hexdigest()[:6]
     return f"ty-{role}-{cluster[:13].strip('-')}-{digest}@{session.project}.iam.gserviceaccount.com"
 
 
 def bucket_name(project: str, cluster: str) -> str:
-    """The name of a cluster's bucket; names of buckets are global."""
+    """The name of a cluster's bucket; bucket names are global."""
     digest = hashlib.sha256(f"{project}/{cluster}".encode()).hexdigest()[:10]
     return f"trainyard-{cluster[:40]}-{digest}"
 
 
 def labels(tags: Tags, session: GcpSession) -> dict[str, str]:
-    """The labels of a resource: the kit's tags, and the cluster's zone."""
+    """The labels of a resource: the kit's tags and the cluster's zone."""
     return {**tags.google(), ZONE: session.zone}
 
 
 def description(tags: Tags, session: GcpSession) -> str:
-    """The same as words of a description; a service account's has 256 bytes in all."""
+    """The labels as a description; that of a service account has at most 256 bytes."""
     return " ".join(f"{key}={value[:40]}" for key, value in labels(tags, session).items())
 
 
 def labels_of(item: Item) -> dict[str, str]:
-    words = (word.split("=", 1) for word in item.get("description", "").split() if "=" in word)
-    return item.get("labels") or item.get("resourceLabels") or dict(words)
+    """The labels of a resource, or those in its description."""
+    pairs = (pair.split("=", 1) for pair in item.get("description", "").split() if "=" in pair)
+    return item.get("labels") or item.get("resourceLabels") or dict(pairs)
 
 
 def tags_of(item: Item | None) -> Tags | None:
-    """The kit's tags of what an API shows; None if it is not the kit's."""
+    """The kit's tags of a resource; None if it is not the kit's."""
     return tags_.read(labels_of(item)) if item is not None else None
 
 
 def is_ours(item: Item | None, cluster: str) -> bool:
-    """Whether it exists, and is the kit's and this cluster's."""
+    """Whether a resource exists and belongs to this cluster of the kit."""
     tags = tags_of(item)
     return tags is not None and tags.cluster == cluster
 
 
 def cost(key: str, count: float = 1) -> str:
-    an_hour = price_table("google").price(key, count=count).together
-    a_month = an_hour * HOURS_A_MONTH
-    return f"{a_month:.2f} $ a month" if a_month < 30 else f"{an_hour:.2f} $ an hour"
+    hourly = price_table("google").price(key, count=count).hourly
+    monthly = hourly * HOURS_A_MONTH
+    return f"{monthly:.2f} $ a month" if monthly < 30 else f"{hourly:.2f} $ an hour"
 
 
-def _is_name(word: str) -> bool:
-    return bool(word) and names.slug(word) == word  # anybody may write labels
+def _is_name(value: str) -> bool:
+    return bool(value) and names.slug(value) == value  # labels are untrusted
 
 
-# What Kubernetes left
+# Orphans
 
 
 def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterator[Part]:
-    def inside(item: Mapping[str, Any]) -> bool:
+    def in_network(item: Mapping[str, Any]) -> bool:
         return own_network and f"/{item.get('network', '')}".endswith(f"/networks/trainyard-{cluster}")
 
     listed = {collection: list(_listed(session, collection)) for collection in ORPHANS}
-    firewalls = [
-        _OF_SERVICE.fullmatch(firewall["name"]) for firewall in listed["firewalls"] if inside(firewall)
-    ]
-    services, nodes = {firewall[1] for firewall in firewalls if firewall}, f"gke-{cluster[:20]}"
+    firewalls = [item["name"] for item in listed["firewalls"] if in_network(item)]
+    services = {match[1] for match in map(_SERVICE_FIREWALL.fullmatch, firewalls) if match}
+    nodes = f"gke-{cluster[:20]}"
     for collection in ORPHANS:
         for item in listed[collection]:
-            of_node = collection == "disks" and item["name"].startswith(nodes)  # it goes with the node
-            if not of_node and (is_ours(item, cluster) or inside(item) or item["name"] in services):
+            boot_disk = collection == "disks" and item["name"].startswith(nodes)  # deleted with its node
+            if not boot_disk and (is_ours(item, cluster) or in_network(item) or item["name"] in services):
                 yield _orphan(collection, item)
     path = f"projects/{session.project}/locations/-/instances"
-    for item in session.every("file", path, "instances"):
-        if is_ours(item, cluster) or any(map(inside, item.get("networks", ()))):
+    for item in session.paginate("file", path, "instances"):
+        if is_ours(item, cluster) or any(map(in_network, item.get("networks", ()))):
             size = sum(int(share.get("capacityGb", 0)) for share in item.get("fileShares", ()))
             name, price = item["name"].rpartition("/")[2], cost("Filestore, basic HDD", size)
             yield Part(f"file system {name}", "file", item["name"], price, item)
@@ -249,9 +250,9 @@ def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterato
 def _listed(session: GcpSession, collection: str) -> Iterator[dict[str, Any]]:
     project = f"projects/{session.project}"
     if collection == "firewalls":
-        yield from session.every("compute", f"{project}/global/firewalls", "items")
+        yield from session.paginate("compute", f"{project}/global/firewalls", "items")
         return
-    for scope in session.every("compute", f"{project}/aggregated/{collection}", "items"):
+    for scope in session.paginate("compute", f"{project}/aggregated/{collection}", "items"):
         yield from scope.get(collection, ())
 
 

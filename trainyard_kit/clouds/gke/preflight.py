@@ -1,4 +1,4 @@
-"""Checks before a cluster is created: credentials, project, APIs, permissions, machines and quotas."""
+"""Checks of what may prevent creating a GKE cluster: project, APIs, permissions, machines, quotas."""
 
 import os
 import re
@@ -23,30 +23,30 @@ from trainyard_kit.clouds.gke.parts import is_ours, parts
 from trainyard_kit.clouds.gke.session import GcpSession, endpoint
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
-SPOT = "PREEMPTIBLE_"  # how quotas of spot machines begin
+SPOT = "PREEMPTIBLE_"  # prefix of the quotas of spot machines
 GPU_FAMILIES = "GPUS_PER_GPU_FAMILY"
-NEEDED = [  # permissions; docs/gke.md lists them
+PERMISSIONS = [  # docs/gke.md lists them
     f"{api}.{action}" for api, actions in FACTS["permissions"].items() for action in actions.split()
 ]
 
 
 def check(session: GcpSession, plan: GkePlan) -> Report:
-    """Check what may prevent a cluster; nothing is created."""
+    """Check what may prevent creating a cluster; nothing is created."""
     request = (session, plan)
     account = [
-        Probe("credentials", lambda: _credentials(session), stops=True),
-        Probe("project", lambda: _project(session), stops=True),
+        Probe("credentials", lambda: _credentials(session), blocking=True),
+        Probe("project", lambda: _project(session), blocking=True),
         Probe("APIs", lambda: _apis(session)),
-        Probe("billing", lambda: _billing(session), needed=False),
+        Probe("billing", lambda: _billing(session), required=False),
         Probe("permissions", lambda: _permissions(session)),
-        Probe("trainer image", trainer_image, needed=False),
+        Probe("trainer image", trainer_image, required=False),
     ]
     compute = [
-        Probe("zone", lambda: _zone(session), stops=True),
+        Probe("zone", lambda: _zone(session), blocking=True),
         Probe("accelerator", lambda: _accelerator(*request)),
         Probe("machine type", lambda: _machine(*request)),
         Probe("name", lambda: _name(*request)),
-        Probe("quotas", lambda: quotas(*request), needed=False),
+        Probe("quotas", lambda: quotas(*request), required=False),
     ]
     enabled = cache(lambda: "compute.googleapis.com" not in disabled_apis(session))
     probes = [*account, *(_if_enabled(probe, enabled) for probe in compute)]
@@ -54,19 +54,16 @@ def check(session: GcpSession, plan: GkePlan) -> Report:
 
 
 def _if_enabled(probe: Probe, enabled: Callable[[], bool]) -> Probe:
-    """Run a probe where Compute Engine's API is on: a new project's other problems are told in one round."""
+    """Run a probe only if Compute Engine's API is enabled, so that a new project's other checks run."""
     text, fix = "not checked yet: Compute Engine's API is not enabled", "enable the APIs, then check again"
-    return replace(probe, ask=lambda: probe.ask() if enabled() else warn(probe.name, text, fix))
+    return replace(probe, check=lambda: probe.check() if enabled() else warn(probe.name, text, fix))
 
 
 def _credentials(session: GcpSession) -> Check:
     origin = find_credentials(os.environ, Path.home())[0]
-    account = (
-        ""
-        if endpoint("container").startswith("http:")
-        else getattr(session.credentials, "service_account_email", "")
-    )
-    return ok("credentials", f"{origin}{f'; {account}' if account else ''}")
+    simulated = endpoint("container").startswith("http:")  # needs no credentials
+    account = "" if simulated else getattr(session.credentials, "service_account_email", "")
+    return ok("credentials", f"{origin}{account and f'; {account}'}")
 
 
 def _project(session: GcpSession) -> Check:
@@ -78,7 +75,7 @@ def _project(session: GcpSession) -> Check:
 
 
 def disabled_apis(session: GcpSession) -> list[str]:
-    """List the hosts of the APIs that the kit uses and the project has not enabled."""
+    """List the hosts of the APIs that the kit needs and the project has not enabled."""
     root, hosts = f"projects/{session.project}", [f"{api}.googleapis.com" for api in FACTS["apis"]]
     names = [f"{root}/services/{host}" for host in hosts]
     services = session.request("GET", "serviceusage", f"{root}/services:batchGet", names=names)["services"]
@@ -87,11 +84,11 @@ def disabled_apis(session: GcpSession) -> list[str]:
 
 
 def _apis(session: GcpSession) -> Check:
-    if not (off := disabled_apis(session)):
-        return ok("APIs", "all that are needed are enabled")
-    link = f"{CONSOLE}/flows/enableapi?apiid={','.join(off)}&project={session.project}"
-    fix = f"gcloud services enable {' '.join(off)} --project={session.project}\nor at {link}"
-    return failed("APIs", f"not enabled: {', '.join(off)}", fix)
+    if not (disabled := disabled_apis(session)):
+        return ok("APIs", "all required APIs are enabled")
+    link = f"{CONSOLE}/flows/enableapi?apiid={','.join(disabled)}&project={session.project}"
+    fix = f"gcloud services enable {' '.join(disabled)} --project={session.project}\nor at {link}"
+    return failed("APIs", f"not enabled: {', '.join(disabled)}", fix)
 
 
 def _billing(session: GcpSession) -> Check:
@@ -103,34 +100,34 @@ def _billing(session: GcpSession) -> Check:
 
 
 def _permissions(session: GcpSession) -> Check:
-    path, body = f"projects/{session.project}:testIamPermissions", {"permissions": NEEDED}
+    path, body = f"projects/{session.project}:testIamPermissions", {"permissions": PERMISSIONS}
     answer = session.request("POST", "cloudresourcemanager", path, body)
-    missing = [permission for permission in NEEDED if permission not in answer.get("permissions", ())]
+    missing = [permission for permission in PERMISSIONS if permission not in answer.get("permissions", ())]
     if not missing:
-        return ok("permissions", f"all {len(NEEDED)} that are needed")
-    line = f"gcloud projects add-iam-policy-binding {session.project} --member=user:YOU --role="
-    fix = "\n".join(line + role for role in dict.fromkeys(map(role_for, missing)))
+        return ok("permissions", f"all {len(PERMISSIONS)} required permissions")
+    command = f"gcloud projects add-iam-policy-binding {session.project} --member=user:YOU --role="
+    fix = "\n".join(command + role for role in dict.fromkeys(map(role_for, missing)))
     return failed("permissions", f"missing: {', '.join(missing)}", fix)
 
 
 def _zone(session: GcpSession) -> Check:
-    listed = session.every("compute", f"projects/{session.project}/zones", "items")
+    listed = session.paginate("compute", f"projects/{session.project}/zones", "items")
     available = [item["name"] for item in listed if item.get("status") == "UP"]
-    return _known("zone", session.zone, available, "Google Cloud") or ok("zone", session.zone)
+    return _unknown("zone", session.zone, available, "Google Cloud") or ok("zone", session.zone)
 
 
 def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
     kind, gpus = plan.machines.accelerator, plan.machines.gpus
     if not kind:
-        return ok("accelerator", "none is asked for")
+        return ok("accelerator", "none requested")
     offered = accelerators(session)
-    if wrong := _known("accelerator", kind, offered, "Google Cloud"):
-        return wrong
+    if failure := _unknown("accelerator", kind, offered, "Google Cloud"):
+        return failure
     if (most := offered[kind].get(session.zone)) is None:
         near = sorted(offered[kind], key=lambda zone: (not zone.startswith(session.region), zone))
-        return failed("accelerator", f"{session.zone} has no {kind}", _meant("zone", near))
+        return failed("accelerator", f"{session.zone} has no {kind}", _suggest("zone", near))
     if gpus > most:
-        text = f"a machine has at most {most} {kind}, and {gpus} are asked for"
+        text = f"a machine has at most {most} {kind}, and {gpus} are requested"
         return failed("accelerator", text, f"`gpus={most}`")
     return ok("accelerator", f"{gpus} {kind} in each machine")
 
@@ -138,13 +135,11 @@ def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
 def _machine(session: GcpSession, plan: GkePlan) -> Check:
     machine_name = plan.machines.type
     if description := machine_type(session, machine_name):
-        return ok(
-            "machine type",
-            f"{machine_name}: {description['guestCpus']} vCPUs, {description['memoryMb'] / 1024:g} GiB",
-        )
+        memory = f"{description['memoryMb'] / 1024:g} GiB"
+        return ok("machine type", f"{machine_name}: {description['guestCpus']} vCPUs, {memory}")
     path = f"projects/{session.project}/zones/{session.zone}/machineTypes"
-    known = [item["name"] for item in session.every("compute", path, "items")]
-    return _known("machine_type", machine_name, known, session.zone) or ok("machine type", machine_name)
+    known = [item["name"] for item in session.paginate("compute", path, "items")]
+    return _unknown("machine_type", machine_name, known, session.zone) or ok("machine type", machine_name)
 
 
 def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
@@ -152,7 +147,7 @@ def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
     for part in (all_parts["cluster"], all_parts["network"]):
         item = part.get(session)
         if item is not None and not is_ours(item, name):
-            text = f'there is a {part.name} for the name "{name}", and it is not the kit\'s'
+            text = f'there is a {part.name} for the name "{name}" that is not the kit\'s'
             yield failed("name", text, f'`name="{name}-2"`')
 
 
@@ -162,7 +157,7 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
     Args:
         session: The project and zone.
         plan: The cluster.
-        new: Whether it is created; else only its training nodes are, beside those that exist.
+        new: Whether the cluster is created; otherwise only its training nodes are added.
     """
     requested, project = required(session, plan, new=new), f"projects/{session.project}"
     places = {
@@ -172,51 +167,47 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
     listed = [quota for place in places.values() for quota in place.get("quotas", ())]
     limits = {quota["metric"]: quota["limit"] for quota in listed}
     for metric in [metric for metric in requested if metric.startswith(SPOT) and limits.get(metric) == 0]:
-        # https://cloud.google.com/compute/resource-usage#spot-vms-quotas: before any was granted
-        plain = metric.removeprefix(SPOT) if "GPUS" in metric else _of_cores(plan.machines.type)
-        requested[plain] = requested.get(plain, 0) + requested.pop(metric)
-    shortages = [
-        metric
-        for metric, count in requested.items()
-        if count and metric.endswith(("_GPUS", "_CPUS", GPU_FAMILIES))
-    ]
-    for metric in (metric for metric in shortages if metric not in limits):
-        page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
-        text = f"{requested[metric]:g} needed in {session.region}; Compute Engine does not report this quota"
-        yield warn(f"quota {metric}", text, f"look for the family at {page}: 0 is usual in a new project")
+        # A spot quota of 0 is not in use: https://cloud.google.com/compute/resource-usage#spot-vms-quotas
+        standard = metric.removeprefix(SPOT) if "GPUS" in metric else _cpu_metric(plan.machines.type)
+        requested[standard] = requested.get(standard, 0) + requested.pop(metric)
+    for metric, count in requested.items():
+        if count and metric not in limits and metric.endswith(("_GPUS", "_CPUS", GPU_FAMILIES)):
+            page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
+            text = f"{count:g} needed in {session.region}; Compute Engine does not report this quota"
+            yield warn(f"quota {metric}", text, f"look for the family at {page}: 0 is usual in a new project")
     for where, place in places.items():
         for quota in place.get("quotas", ()):
-            metric, room = quota["metric"], quota["limit"] - quota["usage"]
+            metric, available = quota["metric"], quota["limit"] - quota["usage"]
             if not (needed := requested.get(metric)):
                 continue
-            text = f"{needed:g} needed, {room:g} of {quota['limit']:g} free in {where}"
+            text = f"{needed:g} needed, {available:g} of {quota['limit']:g} free in {where}"
             link = f"{CONSOLE}/iam-admin/quotas?project={session.project}&metric={metric}"
             alternative = f", `spot={not plan.machines.spot}`" if "GPU" in metric else ""
-            fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{alternative}"
-            good = needed <= room
-            yield ok(f"quota {metric}", text) if good else failed(f"quota {metric}", text, fix)
+            fix = f"request more of {metric} at {link}; or fewer nodes, another region{alternative}"
+            enough = needed <= available
+            yield ok(f"quota {metric}", text) if enough else failed(f"quota {metric}", text, fix)
 
 
 def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[str, float]:
     """The quotas that a cluster uses, by their names in Compute Engine."""
     machines, system, spot = plan.machines, int(new), SPOT if plan.machines.spot else ""
-    metrics, cores = (
+    system_cpus, cpus = (
         count * (machine_type(session, name) or {}).get("guestCpus", 0)
         for name, count in ((SYSTEM_MACHINE, system), (machines.type, machines.count))
     )
     disks = machines.disk_gb * machines.count if disk_type(machines.type) == "pd-balanced" else 0
-    of_cores = f"{spot}CPUS" if spot else _of_cores(machines.type)
+    cpu_metric = f"{spot}CPUS" if spot else _cpu_metric(machines.type)
     quantities = {
-        "CPUS": metrics,
-        of_cores: cores if of_cores != "CPUS" else metrics + cores,
-        "CPUS_ALL_REGIONS": metrics + cores,
+        "CPUS": system_cpus,
+        cpu_metric: cpus if cpu_metric != "CPUS" else system_cpus + cpus,
+        "CPUS_ALL_REGIONS": system_cpus + cpus,
         "IN_USE_ADDRESSES": 0 if plan.private else system + machines.count,
         "SSD_TOTAL_GB": system * SYSTEM_DISK_GB + disks,
         "NETWORKS": int(new and "network" not in plan.request),
     }
     if machines.accelerator:
         kind = machines.accelerator.removeprefix("nvidia-").removeprefix("tesla-")
-        if not kind.startswith("a100"):  # the only kind whose memory is in the quota's name
+        if not kind.startswith("a100"):  # the only GPU with its memory in the quota's name
             kind = re.sub(r"-\d+gb$", "", kind)
         kind = kind.replace("-", "_").upper()
         metric = f"NVIDIA_{kind}_GPUS" if kind in FACTS["quotas"] else GPU_FAMILIES
@@ -224,23 +215,21 @@ def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[st
     return quantities
 
 
-def _of_cores(machine: str) -> str:
+def _cpu_metric(machine: str) -> str:
     family = machine.partition("-")[0].upper()
     return "CPUS" if family in FACTS["shared_cpus"] else f"{family}_CPUS"
 
 
-def _known(option: str, requested: str, known: Iterable[str], owner: str) -> Check | None:
-    """Check a word against what exists; None if it is there."""
+def _unknown(option: str, requested: str, known: Iterable[str], owner: str) -> Check | None:
+    """Build the failure for a value that does not exist; None if it does."""
     if requested in (known := sorted(known)):
         return None
-    word = option.replace("_", " ")
-    near = [
-        *get_close_matches(requested, known, cutoff=0.5),
-        *(name for name in known if name.startswith(requested)),
-    ]
-    return failed(word, f'{owner} has no {word} "{requested}"', _meant(option, near or known))
+    title = option.replace("_", " ")
+    near = get_close_matches(requested, known, cutoff=0.5)
+    near += [name for name in known if name.startswith(requested)]
+    return failed(title, f'{owner} has no {title} "{requested}"', _suggest(option, near or known))
 
 
-def _meant(option: str, near: Iterable[str]) -> str:
-    listed = list(dict.fromkeys(near))[:4]
-    return "did you mean " + " or ".join(f'{option}="{item}"' for item in listed) + "?"
+def _suggest(option: str, near: Iterable[str]) -> str:
+    names = list(dict.fromkeys(near))[:4]
+    return "did you mean " + " or ".join(f'{option}="{name}"' for name in names) + "?"

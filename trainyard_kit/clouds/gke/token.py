@@ -1,8 +1,8 @@
-"""The program with which kubectl and the kit sign in to a GKE cluster: no gcloud is needed.
+"""The exec credential plugin for GKE clusters, so that gcloud is not needed.
 
 It prints an ExecCredential (https://kubernetes.io/docs/reference/config-api/client-authentication.v1/) with
-an access token of the user's own Google credentials. kubectl starts it, as the kubeconfig says, for each of
-its commands: so as a file by itself, which imports the kit, half a second's work, only if there is trouble.
+an access token of the user's Google credentials. kubectl runs this file for each command, so it imports the
+kit, which takes half a second, only for errors.
 """
 
 import json
@@ -11,22 +11,22 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-TOKEN = "CLOUDSDK_AUTH_ACCESS_TOKEN"  # as gcloud has it: a token that somebody else looks after
+TOKEN = "CLOUDSDK_AUTH_ACCESS_TOKEN"  # gcloud's variable: an access token that the user renews
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-SCOPES = [SCOPE, "https://www.googleapis.com/auth/userinfo.email"]  # by the address GKE knows a user in RBAC
-_SHORTLY = timedelta(minutes=1)  # asked for anew that much before its end
+SCOPES = [SCOPE, "https://www.googleapis.com/auth/userinfo.email"]  # the address is the user's name in RBAC
+_MARGIN = timedelta(minutes=1)  # renewed before it expires
 
 
 def credential(token: str, expires: datetime | None) -> dict[str, Any]:
-    """Return an ExecCredential, which ends when the token does, if anybody knows when."""
+    """Build an ExecCredential that expires with the token, if that is known."""
     status = {"token": token}
     if expires is not None:
-        status["expirationTimestamp"] = (expires - _SHORTLY).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status["expirationTimestamp"] = (expires - _MARGIN).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
 
 
 def main() -> int:
-    """Print a credential; what is wrong is said to stderr, which kubectl shows."""
+    """Print a credential, or the error to stderr, which kubectl shows."""
     try:
         token, expires = access_token()
     except Exception as error:
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def access_token() -> tuple[str, datetime | None]:
-    """Return a token that is as fresh as can be, and when it ends, in UTC; None if unknown."""
+    """Return a renewed access token and its expiry in UTC; None if unknown."""
     if token := os.environ.get(TOKEN):
         return token, None
     import google.auth
@@ -49,15 +49,15 @@ def access_token() -> tuple[str, datetime | None]:
     from google.auth.transport.requests import Request
 
     try:
-        signed, _ = google.auth.default(scopes=SCOPES)
-        signed.refresh(Request())
+        credentials, _ = google.auth.default(scopes=SCOPES)
+        credentials.refresh(Request())
     except (google.auth.exceptions.GoogleAuthError, OSError) as error:
         from trainyard_kit.clouds.gke.client_errors import translate
 
         raise translate(error, "google-auth: an access token", "") from error
-    assert signed.token is not None
-    ends: datetime | None = signed.expiry  # naive, in UTC
-    return signed.token, None if ends is None else ends.replace(tzinfo=UTC)
+    assert credentials.token is not None
+    expiry: datetime | None = credentials.expiry  # naive, in UTC
+    return credentials.token, None if expiry is None else expiry.replace(tzinfo=UTC)
 
 
 if __name__ == "__main__":
