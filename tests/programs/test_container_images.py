@@ -101,7 +101,7 @@ def test_without_an_engine_it_says_so(monkeypatch, dockerfile, tmp_path_factory)
         kit.build_image("trainyard/greeting", tag="1", dockerfile=dockerfile)
     local = SimpleNamespace(provider="local", registry=None)
     for builder, words in (("", "docker"), ("cluster", "BuildKit")):
-        with pytest.raises(KitError, match=f"(?s){words}.*install here what they lack"):
+        with pytest.raises(KitError, match=f"(?s){words}.*install missing ones here"):
             kit.build_image(dockerfile=dockerfile, cluster=local, builder=builder)
 
 
@@ -197,7 +197,7 @@ class OwnRegistry(Registry):
     def login(self):
         return Login(self.host, "AWS", self.password)
 
-    def stored(self, name, tag):
+    def find_image(self, name, tag):
         return self.images.get(tag)
 
 
@@ -208,7 +208,7 @@ def builds(monkeypatch):
 
     def run(cluster, build):
         orders.append(build)
-        cluster.registry.images[build.pushed.rpartition(":")[2]] = StoredImage("sha256:0", 5)
+        cluster.registry.images[build.target.rpartition(":")[2]] = StoredImage("sha256:0", 5)
         return "sha256:0"
 
     monkeypatch.setattr(cluster_build, "_built", run)
@@ -259,7 +259,7 @@ def test_without_an_engine_a_cluster_at_a_cloud_builds_with_the_login_of_its_reg
     cluster = SimpleNamespace(registry=OwnRegistry("registry.example", "x"))
     image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"})
     (order,) = builds
-    assert (order.context.arguments, order.pushed) == ({"A": "1"}, image.name)
+    assert (order.context.arguments, order.target) == ({"A": "1"}, image.name)
     carrier, secret, main = order.objects
     auths = json.loads(secret["stringData"][".dockerconfigjson"])["auths"]
     assert base64.b64decode(auths["registry.example"]["auth"]) == b"AWS:x"

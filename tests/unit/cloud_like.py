@@ -18,7 +18,7 @@ class ImageStore(Registry):
     def login(self):
         return Login("1234.dkr.ecr.us-west-2.amazonaws.com", "AWS", "word")
 
-    def stored(self, name, tag):
+    def find_image(self, name, tag):
         return StoredImage(self.digest, 5)
 
     def build(self, order, *, report):

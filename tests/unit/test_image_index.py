@@ -110,7 +110,7 @@ def test_a_launch_names_nodes_on_which_its_pods_may_run_and_the_image_may_not(re
     job = {"kind": "Job", "spec": {"template": {"spec": {"containers": [container], **spec}}}}
     warnings = list(warn_of_architectures(Cluster(*nodes), [job]))
     assert [words.partition(";")[0] for words in warnings] == [
-        f"image {image} is for amd64, and its pods may be scheduled on nodes of {foreign}"
+        f"image {image} is for amd64, and its pods may run on {foreign} nodes"
     ] * bool(foreign)
 
 

@@ -137,7 +137,7 @@ def test_state_and_model_lie_on_the_volume():
     [
         ({"servers": 0}, "servers is a whole number from 1"),
         ({"workers": 0}, "workers is a whole number from 1"),
-        ({"grads_to_wait": 5}, "more gradients are waited for than workers compute"),
+        ({"grads_to_wait": 5}, "an update waits for more gradients than there are workers"),
         ({"data": "/elsewhere/mnist"}, "on none of the job's volumes"),
         ({"data": "/data/../etc"}, "on none of the job's volumes"),
         ({"volumes": {}}, "on none of the job's volumes"),

@@ -1,9 +1,7 @@
-"""Building a container image and pushing it to a registry: with Docker or Podman where there is one, or else
-in the cluster, by BuildKit.
+"""Build container images and push them to a registry, with Docker or Podman, or with BuildKit in the cluster.
 
-A local cluster needs no registry: what was built goes into the store that its nodes run from. The kit logs in
-to a cloud cluster's own registry; for any other that is left to ``docker login`` and its helpers, so that no
-password passes through here.
+A local cluster needs no registry: the image is loaded into the image store of its nodes. The kit logs in to a
+cloud cluster's own registry; for others use ``docker login``, so that the kit handles no password.
 """
 
 import tempfile
@@ -32,12 +30,12 @@ class ContainerImage:
 
     Attributes:
         name: With registry and tag.
-        bytes: Of its layers, unpacked; of one that was not built here, compressed.
-        layers: Number of layers; 0 if it was not built here.
-        build_seconds: Time to build; next to nothing when all layers were cached.
+        bytes: Size of its layers, unpacked if it was built on this machine, otherwise compressed.
+        layers: Number of layers; 0 if it was not built on this machine.
+        build_seconds: Time to build.
         push_seconds: Time to push.
-        digest: Of its content in the registry, ``sha256:…``; empty if it was not pushed.
-        loaded: The nodes of the cluster have it, without a registry.
+        digest: In the registry, ``sha256:…``; empty if it was not pushed.
+        loaded: Whether it was loaded into the nodes of a local cluster.
     """
 
     name: str
@@ -50,7 +48,7 @@ class ContainerImage:
 
     @property
     def reference(self) -> str:
-        """The name to put into manifests: by digest if it was pushed, because a tag can be moved."""
+        """The image reference for manifests: with the digest if it was pushed, because tags are mutable."""
         return f"{self.name.rpartition(':')[0]}@{self.digest}" if self.digest else self.name
 
     def __repr__(self) -> str:
@@ -72,25 +70,27 @@ def build_image(
 ) -> ContainerImage:
     """Build an image, and push it if there is a registry.
 
-    The trainer image of a cluster is remembered there, with its digest: jobs that name no image have it.
+    A cluster's trainer image is recorded in the cluster, with its digest, and is then the default of jobs.
 
     Args:
         name: Without registry and tag; by default that of the trainer image.
-        tag: Its version; ``latest`` is none. By default made of the content: what has not changed is not
-            built again.
-        dockerfile: As seen from here or from the repository's root, which is then what it can copy from.
+        tag: Its version, not ``latest``. By default a hash of the content, so that an unchanged image is
+            not built again.
+        dockerfile: Relative to the working directory, or to the repository's root, which is then the
+            build context.
         registry: Host and path, such as ``us-central1-docker.pkg.dev/PROJECT/REPOSITORY``.
-        cluster: For whose pods it is. Without ``registry``, the registry is that of the cloud it is in: the
-            repository is made here, and deleted with the cluster.
-            Nodes of a local cluster have the image at once, without a registry.
+        cluster: The cluster that runs the image. Without ``registry``, a cloud cluster's image is pushed to
+            a repository that is created for it and deleted with it; a local cluster's is loaded into its
+            nodes.
         arguments: Values of the Dockerfile's ``ARG``.
-        builder: ``here``, or ``cluster``, which is BuildKit in a pod: the default for a cluster at a cloud,
-            as from here gigabytes would be pushed uphill, and for an existing one if no engine answers here.
+        builder: ``here``, or ``cluster`` for BuildKit in a pod. ``cluster`` is the default for a cloud
+            cluster, because uploading gigabytes is slow, and for an existing one if no container engine
+            runs on this machine.
 
     Raises:
-        BadInput: The tag says nothing, or there is no such Dockerfile.
-        NoContainerEngine: No engine answers on this machine, and no cluster builds: a local one does not.
-        CommandFailed: Building or pushing failed; the error has the builder's words.
+        BadInput: The tag is no version, or there is no such Dockerfile.
+        NoContainerEngine: No engine runs on this machine, and the cluster cannot build.
+        CommandFailed: Building or pushing failed; the message has the builder's output.
 
     Example:
         >>> build_image("trainyard/trainer", tag="0.1.0", registry="127.0.0.1:5000").reference
@@ -99,19 +99,19 @@ def build_image(
     """
     _check(name, tag, builder)
     context = _context(config.find(dockerfile), arguments or {})
-    home = cast("Registry | None", cluster.registry) if cluster is not None and not registry else None
-    if cluster is not None and home is None and cluster.provider == "local":
+    own = cast("Registry | None", cluster.registry) if cluster is not None and not registry else None
+    if cluster is not None and own is None and cluster.provider == "local":
         _check_local(name, builder)
-    if cluster is not None and home is not None:
-        image = _at_a_cloud(name, tag or context.tag, context, cluster, home, here=builder == "here")
-    elif builder == "cluster" or (not builder and _only_in(cluster) and engines.missing()):
-        image = _in_cluster(cluster, registry, f"{name}:{tag or context.tag}", context)
+    if cluster is not None and own is not None:
+        image = _build_for_cloud(name, tag or context.tag, context, cluster, own, here=builder == "here")
+    elif builder == "cluster" or (not builder and _needs_push(cluster) and engines.missing()):
+        image = _build_in_cluster(cluster, registry, f"{name}:{tag or context.tag}", context)
     else:
         full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
-        image = _here(full, context, push=bool(registry))
+        image = _build_here(full, context, push=bool(registry))
         if cluster is not None and not registry:
             image = replace(image, loaded=_load(cluster, image))
-    if cluster is not None and name == TRAINER and (home is not None or registry):
+    if cluster is not None and name == TRAINER and (own is not None or registry):
         remember(cluster.kube, image.reference)
     return image
 
@@ -121,18 +121,20 @@ def _context(file: Path, arguments: Mapping[str, str]) -> BuildContext:
     return BuildContext(folder, file, dict(arguments))
 
 
-def _only_in(cluster: Cluster | None) -> bool:
-    """Whether a cluster's nodes have what was built only if it was pushed."""
+def _needs_push(cluster: Cluster | None) -> bool:
+    """Whether a cluster's nodes can only pull the image from a registry."""
     return cluster is not None and cluster.provider != "local"
 
 
-def _in_cluster(cluster: Cluster | None, registry: str, name: str, context: BuildContext) -> ContainerImage:
+def _build_in_cluster(
+    cluster: Cluster | None, registry: str, name: str, context: BuildContext
+) -> ContainerImage:
     if cluster is None or not registry:
         raise BadInput(
             "pods push the built image to a registry, and none is configured",
             about=f"image {name}",
-            fix='pass `cluster=` and `registry="HOST/PATH"`, to which the Secret TRAINYARD_PULL_SECRET may '
-            "push",
+            fix='pass `cluster=` and `registry="HOST/PATH"`, with push access by the Secret that '
+            "TRAINYARD_PULL_SECRET names",
         )
     full = f"{registry.rstrip('/')}/{name}"
     seconds, digest = build_in_cluster(cluster, full, context)
@@ -142,9 +144,9 @@ def _in_cluster(cluster: Cluster | None, registry: str, name: str, context: Buil
 def _check(name: str, tag: str | None, builder: str) -> None:
     if tag in ("", "latest"):
         raise BadInput(
-            "this tag does not say which version it is: a node that has it already may run an old one",
+            "this tag does not identify a version: a node that has pulled it may run an older image",
             about=f"image {name}, tag={tag!r}",
-            fix='`tag="0.1.0"`, or the commit; without it, the tag is made of the content',
+            fix='`tag="0.1.0"`, or the commit; without `tag=` it is a hash of the content',
         )
     if builder not in BUILDERS:
         fix = ", ".join(filter(None, BUILDERS))
@@ -152,60 +154,63 @@ def _check(name: str, tag: str | None, builder: str) -> None:
 
 
 def _check_local(name: str, builder: str) -> None:
-    """Say at once what stands in for an image that nothing builds here."""
+    """Raise an error if no image can be built for a local cluster."""
     about = f"image {name}, of a local cluster"
-    instead = "its pods need none: they have the packages of this environment; install here what they lack"
+    alternative = "use none: its pods have the packages of this environment; install missing ones here"
     if builder == "cluster":
-        what = "local nodes build no images: their filter of system calls forbids the namespaces of BuildKit"
-        raise BadInput(what, about=about, fix=f'`builder="here"`, with Docker or Podman; or {instead}')
+        what = "local nodes build no images: their seccomp filter forbids the namespaces of BuildKit"
+        raise BadInput(what, about=about, fix=f'`builder="here"`, with Docker or Podman; or {alternative}')
     if missing := engines.missing():
-        raise NoContainerEngine(missing, about=about, fix=f"start Docker or Podman; or {instead}")
+        raise NoContainerEngine(missing, about=about, fix=f"start Docker or Podman; or {alternative}")
 
 
-def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
-    """Build an image with this machine's engine, and push it or not."""
+def _build_here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
+    """Build an image with this machine's engine, and push it if ``push``."""
     engine = _engine(full)
-    built = engine.build(full, context)
-    pushed, digest = engine.push(full) if push else (0.0, "")
-    return _described(engine, full, built, pushed, digest)
+    build_seconds = engine.build(full, context)
+    push_seconds, digest = engine.push(full) if push else (0.0, "")
+    return _inspect(engine, full, build_seconds, push_seconds, digest)
 
 
 def _engine(image: str) -> engines.Engine:
-    """Find this machine's engine."""
-    if (found := engines.find()) is None:
-        fix = "start Docker or Podman here, or have a cluster build it: `cluster=…`"
+    """Return this machine's engine, or raise NoContainerEngine."""
+    if (engine := engines.find()) is None:
+        fix = "start Docker or Podman here, or build in a cluster: `cluster=…`"
         raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
-    return found
+    return engine
 
 
 def _load(cluster: Cluster, image: ContainerImage) -> bool:
-    """Give an image to a cluster that takes archives; False if it takes none."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-image-") as aside:
-        archive = Path(aside, "image.tar")
+    """Load an image into a cluster's nodes; False if the cluster cannot load archives."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-image-") as folder:
+        archive = Path(folder, "image.tar")
         _engine(image.name).save(image.name, archive)
         return cluster.load_images(archive)
 
 
-def _at_a_cloud(
-    name: str, tag: str, context: BuildContext, cluster: Cluster, home: Registry, *, here: bool
+def _build_for_cloud(
+    name: str, tag: str, context: BuildContext, cluster: Cluster, registry: Registry, *, here: bool
 ) -> ContainerImage:
-    """Have an image in a cluster's own registry: found, built here and pushed, or built there."""
-    full = f"{home.address(name)}:{tag}"
-    if tag == context.tag and (there := home.stored(name, tag)):
-        return ContainerImage(full, there.bytes, 0, 0.0, 0.0, there.digest)
+    """Find an image in a cluster's own registry, or build it here or in the cluster and push it."""
+    full = f"{registry.address(name)}:{tag}"
+    if tag == context.tag and (stored := registry.find_image(name, tag)):
+        return ContainerImage(full, stored.bytes, 0, 0.0, 0.0, stored.digest)
     if here:
         engine = _engine(full)
-        built = engine.build(full, context, target=home.platform)
-        pushed, digest = engine.push(full, home.login())
-        return _described(engine, full, built, pushed, digest)
-    seconds, digest = build_in_cluster(cluster, full, context, home.login())
-    there = home.stored(name, tag)
-    return ContainerImage(full, there.bytes if there else 0, 0, seconds, 0.0, digest)
+        build_seconds = engine.build(full, context, target=registry.platform)
+        push_seconds, digest = engine.push(full, registry.login())
+        return _inspect(engine, full, build_seconds, push_seconds, digest)
+    seconds, digest = build_in_cluster(cluster, full, context, registry.login())
+    stored = registry.find_image(name, tag)
+    return ContainerImage(full, stored.bytes if stored else 0, 0, seconds, 0.0, digest)
 
 
-def _described(engine: engines.Engine, full: str, built: float, pushed: float, digest: str) -> ContainerImage:
-    found = engine.inspect(full)
-    return ContainerImage(full, found["Size"], len(found["RootFS"]["Layers"]), built, pushed, digest)
+def _inspect(
+    engine: engines.Engine, full: str, build_seconds: float, push_seconds: float, digest: str
+) -> ContainerImage:
+    details = engine.inspect(full)
+    layers = len(details["RootFS"]["Layers"])
+    return ContainerImage(full, details["Size"], layers, build_seconds, push_seconds, digest)
 
 
 __all__ = ["ContainerImage", "build_image"]

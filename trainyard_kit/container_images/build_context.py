@@ -1,4 +1,4 @@
-"""The build context of an image: the files that a builder is sent, a tag computed from them, and an archive.
+"""The build context of an image: its files, a tag computed from them, and an archive.
 
 The rules of ``.dockerignore`` are Docker's: https://docs.docker.com/build/concepts/context/#dockerignore-files
 """
@@ -25,40 +25,39 @@ class BuildContext:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The files that a builder is sent, in order."""
-        own = self.dockerfile.with_name(f"{self.dockerfile.name}.dockerignore")
-        rules = _rules(own if own.is_file() else self.folder / ".dockerignore")
-        found = set(_walk(self.folder, self.folder, rules))
-        return tuple(sorted(found | {self.dockerfile}))
+        """The files of the context, sorted."""
+        specific = self.dockerfile.with_name(f"{self.dockerfile.name}.dockerignore")
+        rules = _rules(specific if specific.is_file() else self.folder / ".dockerignore")
+        return tuple(sorted({*_walk(self.folder, self.folder, rules), self.dockerfile}))
 
     @cached_property
     def tag(self) -> str:
-        """A tag that changes with any of the files, their modes and the arguments, and with nothing else."""
+        """A hash of the files, their executable bits and the arguments."""
         digest = hashlib.sha256()
         for key, value in sorted(self.arguments.items()):
             digest.update(f"{key}={value}\0".encode())
-        digest.update(f"{self.within}\0".encode())
+        digest.update(f"{self.dockerfile_path}\0".encode())
         for path in self.files:
-            runs = "x" if os.access(path, os.X_OK) else "-"
+            mode = "x" if os.access(path, os.X_OK) else "-"
             content = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
-            digest.update(f"{path.relative_to(self.folder)}\0{runs}{len(content)}\0".encode())
+            digest.update(f"{path.relative_to(self.folder)}\0{mode}{len(content)}\0".encode())
             digest.update(content)
         return digest.hexdigest()[:TAG_LENGTH]
 
     @property
-    def within(self) -> str:
-        """The Dockerfile's path in the folder."""
+    def dockerfile_path(self) -> str:
+        """The Dockerfile's path relative to the folder."""
         return str(self.dockerfile.relative_to(self.folder))
 
     def archive(self, path: Path) -> Path:
-        """Write the files into a zip file, for a builder that is elsewhere."""
+        """Write the files to a zip file, for a remote builder."""
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in self.files:
                 archive.write(file.resolve(), str(file.relative_to(self.folder)))
         return path
 
 
-Rule = tuple[bool, re.Pattern[str], str]  # whether it brings back, what it matches, its literal beginning
+Rule = tuple[bool, re.Pattern[str], str]  # whether it negates (!), its pattern, its literal prefix
 
 
 def _rules(file: Path) -> list[Rule]:
@@ -69,17 +68,17 @@ def _rules(file: Path) -> list[Rule]:
 
 
 def _rule(line: str) -> Rule:
-    back = line.startswith("!")
-    pattern = os.path.normpath(line[back:].strip()).lstrip("/")
-    return back, re.compile(f"{_regex(pattern)}(?:/.*)?", re.DOTALL), re.split(r"[*?\[]", pattern)[0]
+    negated = line.startswith("!")
+    pattern = os.path.normpath(line[negated:].strip()).lstrip("/")
+    return negated, re.compile(f"{_regex(pattern)}(?:/.*)?", re.DOTALL), re.split(r"[*?\[]", pattern)[0]
 
 
 def _regex(pattern: str) -> str:
-    """Translate Go's filepath.Match, with ``**`` for any number of folders, to a regular expression."""
+    """Convert a pattern of Go's filepath.Match, with ``**`` for any number of folders."""
     pieces = re.findall(r"\*\*/?|\*|\?|\[[^\]]+\]|\\.|.", pattern, re.DOTALL)
-    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(
-        words.get(piece)
+        wildcards.get(piece)
         or (piece if piece.startswith("[") and len(piece) > 1 else re.escape(piece.removeprefix("\\")))
         for piece in pieces
     )
@@ -91,18 +90,19 @@ def _walk(folder: Path, root: Path, rules: list[Rule]) -> Iterator[Path]:
         name = path.relative_to(root).as_posix()
         ignored = _ignored(name, rules)
         if entry.is_dir(follow_symlinks=False):
-            if not ignored or _may_hold(name, rules):
+            if not ignored or _may_include(name, rules):
                 yield from _walk(path, root, rules)
         elif not ignored:
             yield path
 
 
 def _ignored(name: str, rules: list[Rule]) -> bool:
-    """Whether a file is left out: the last rule that matches it, or a folder it is in, decides."""
-    return next((not back for back, pattern, _ in reversed(rules) if pattern.fullmatch(name)), False)
+    """Whether a file is excluded: the last rule that matches it, or one of its folders, decides."""
+    return next((not negated for negated, pattern, _ in reversed(rules) if pattern.fullmatch(name)), False)
 
 
-def _may_hold(folder: str, rules: list[Rule]) -> bool:
-    """Whether a later rule may include something in an ignored folder."""
-    inside = f"{folder}/"
-    return any(back and (start.startswith(inside) or inside.startswith(start)) for back, _, start in rules)
+def _may_include(folder: str, rules: list[Rule]) -> bool:
+    """Whether a negated rule may include a file of an excluded folder."""
+    path = f"{folder}/"
+    prefixes = [prefix for negated, _, prefix in rules if negated]
+    return any(prefix.startswith(path) or path.startswith(prefix) for prefix in prefixes)

@@ -1,7 +1,7 @@
-"""Building in a cluster: a Job of rootless BuildKit, which pushes the image.
+"""Build an image in a cluster, with a Job that runs rootless BuildKit and pushes the image.
 
-A ConfigMap carries the build context, so this is for Dockerfiles with little beside them. Pushing needs a
-Secret: of the temporary login of a cloud's registry, or that of ``TRAINYARD_PULL_SECRET``.
+The build context is a ConfigMap, so it has to be small. Pushing needs a Secret: one with the temporary login
+of a cloud's registry, or the one that ``TRAINYARD_PULL_SECRET`` names.
 """
 
 import re
@@ -23,7 +23,7 @@ from kitlib.k8s.pod_security import PodSecurity
 from trainyard_kit.container_images.build_context import BuildContext
 from trainyard_kit.container_images.registry import DOCKER_CONFIG, Login
 
-PUSHED = re.compile(r"\bpushed (sha256:[0-9a-f]{64})$", re.MULTILINE)  # the rank may be before it
+PUSHED = re.compile(r"\bpushed (sha256:[0-9a-f]{64})$", re.MULTILINE)  # a rank may precede it
 SHOWN_LINES = 15
 
 
@@ -32,39 +32,39 @@ class ImageBuild(Job):
 
     Args:
         image: With registry and tag.
-        context: What it is built from.
-        login: Of the registry; without one the Secret ``TRAINYARD_PULL_SECRET`` may push.
+        context: The build context.
+        login: Of the registry; without one the Secret that ``TRAINYARD_PULL_SECRET`` names is used.
 
     Raises:
         BadInput: The context is larger than a ConfigMap.
     """
 
     def __init__(self, image: str, context: BuildContext, login: Login | None = None) -> None:
-        self.pushed, self.context, self.login = image, context, login
+        self.target, self.context, self.login = image, context, login
         self.name = names.unique("build-image")
         self.settings = config.read()
         self.security = PodSecurity(None, restricted=False)  # the manifest has what rootless BuildKit needs
         self.secrets = tuple(filter(None, [self.name if login else self.settings.pull_secret]))
         self.labels: dict[str, str] = names.labels(run=self.name)
-        with tempfile.TemporaryDirectory(prefix="trainyard-build-") as aside:
-            content = context.archive(Path(aside, "context.zip")).read_bytes()
+        with tempfile.TemporaryDirectory(prefix="trainyard-build-") as folder:
+            content = context.archive(Path(folder, "context.zip")).read_bytes()
         if len(content) * 4 / 3 > CONFIG_MAP_BYTES:
             raise BadInput(
-                f"the files beside the Dockerfile are {len(content):,} bytes, more than a ConfigMap carries",
+                f"the build context has {len(content):,} bytes, more than fit into a ConfigMap",
                 about=f"image {image}",
-                fix=f"leave some out in {context.dockerfile.name}.dockerignore; or start Docker here",
+                fix=f"exclude files in {context.dockerfile.name}.dockerignore; or start Docker here",
             )
         self.files: Sources = {"context.zip": content}
 
     @property
     def image(self) -> str:
-        """BuildKit's own, whatever image training pods have."""
+        """BuildKit's image, regardless of that of training pods."""
         (job,) = manifests.read(config.manifests("trainer-image", "build.yaml"))
         (container,) = job["spec"]["template"]["spec"]["containers"]
         return str(container["image"])
 
     def bind(self, cluster: Cluster) -> "ImageBuild":
-        """Add what the cluster's nodes require."""
+        """Add the pod fields that the cluster's nodes require."""
         self.additions = cluster.pod_additions()
         return self
 
@@ -74,8 +74,8 @@ class ImageBuild(Job):
         (job,) = manifests.read(config.manifests("trainer-image", "build.yaml"))
         (container,) = job["spec"]["template"]["spec"]["containers"]
         values = [f"--opt=build-arg:{key}={value}" for key, value in self.context.arguments.items()]
-        output = f"type=image,name={self.pushed},push=true"
-        container |= {"args": [self.context.within, output, *values]}
+        output = f"type=image,name={self.target},push=true"
+        container |= {"args": [self.context.dockerfile_path, output, *values]}
         item = {"key": DOCKER_CONFIG, "path": "config.json"}
         docker = [
             {"name": "docker", "emptyDir": None, "secret": {"secretName": secret, "items": [item]}}
@@ -84,38 +84,38 @@ class ImageBuild(Job):
         volumes = [{"name": "context", "configMap": {"name": self.name}}, *docker]
         spec = {"containers": [container], "volumes": volumes, **self.additions}
         template = {"metadata": {"labels": self.labels}, "spec": spec}
-        carrier = {"apiVersion": "v1", "kind": "ConfigMap", **data_of(self.files)}
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", **data_of(self.files)}
         secrets = [merge(self.login.secret(), own)] if self.login else []
-        return [merge(carrier, own), *secrets, merge(merge(job, own), {"spec": {"template": template}})]
+        return [merge(config_map, own), *secrets, merge(merge(job, own), {"spec": {"template": template}})]
 
 
 def build_in_cluster(
     cluster: Cluster, image: str, context: BuildContext, login: Login | None = None
 ) -> tuple[float, str]:
-    """Build an image in a cluster and push it; return the seconds that it took, and its digest.
+    """Build an image in a cluster and push it; return the duration in seconds, and its digest.
 
-    A base that Docker Hub refuses comes from PyTorch's own registry: Docker Hub limits anonymous pulls by
-    address, and nodes may share theirs. https://docs.docker.com/docker-hub/usage/
+    If Docker Hub rate-limits the pull of the base image, it is pulled from PyTorch's own registry: the limit
+    is per address, which nodes may share. https://docs.docker.com/docker-hub/usage/
 
     Raises:
         BadInput: The context is too large.
-        LaunchRejected: The namespace admits no pod that rootless BuildKit needs.
-        CommandFailed: Building or pushing failed; the error has BuildKit's last lines.
+        LaunchRejected: The namespace does not admit rootless BuildKit's pod.
+        CommandFailed: Building or pushing failed; the message has BuildKit's last lines.
     """
     began = time.monotonic()
     try:
-        digest = _built(cluster, ImageBuild(image, context, login))
+        digest = _run(cluster, ImageBuild(image, context, login))
     except CommandFailed as error:
         if "toomanyrequests" not in error.what or "BASE" in context.arguments:
             raise
-        elsewhere = {**context.arguments, "BASE": f"ghcr.io/{config.DEFAULT_IMAGE}"}
-        digest = _built(cluster, ImageBuild(image, replace(context, arguments=elsewhere), login))
+        arguments = {**context.arguments, "BASE": f"ghcr.io/{config.DEFAULT_IMAGE}"}
+        digest = _run(cluster, ImageBuild(image, replace(context, arguments=arguments), login))
     return time.monotonic() - began, digest
 
 
-def _built(cluster: Cluster, build: ImageBuild) -> str:
-    """Run a build to its end; return the image's digest."""
-    image = build.pushed
+def _run(cluster: Cluster, build: ImageBuild) -> str:
+    """Run a build to completion; return the image's digest."""
+    image = build.target
     with progress(f"image {image}") as line:
         run = launch(build, cluster=cluster)
         try:
@@ -123,9 +123,9 @@ def _built(cluster: Cluster, build: ImageBuild) -> str:
                 line.update(output.strip()[:120])
             run.wait()
         except RunFailed as error:
-            secret = "TRAINYARD_PULL_SECRET names the Secret with which it pushes"
+            fix = "if the push was denied, set TRAINYARD_PULL_SECRET to a Secret that may push"
             log = "\n".join(str(run.logs()).splitlines()[-SHOWN_LINES:])
-            raise CommandFailed(log or error.what, about=f"BuildKit, image {image}", fix=secret) from error
+            raise CommandFailed(log or error.what, about=f"BuildKit, image {image}", fix=fix) from error
         digest = PUSHED.search(str(run.logs()))
         run.delete()
         line.done("built and pushed")

@@ -1,6 +1,6 @@
-"""For which architectures an image exists, as its registry lists them, and which nodes have another.
+"""The architectures of an image, as its registry lists them, compared with those of the nodes.
 
-It is asked without a login, or with that of the Secret by which pods pull.
+The registry is queried anonymously, or with the login of the pull Secret.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
 """
 
@@ -25,7 +25,7 @@ from kitlib.k8s.images import HUB
 from kitlib.k8s.manifests import Object
 from trainyard_kit.container_images.registry import DOCKER_CONFIG
 
-SECONDS = 3
+TIMEOUT_SECONDS = 3
 AMD64, LABEL = "amd64", "kubernetes.io/arch"
 MAX_BYTES = 4 << 20
 ACCEPTED = ",".join(
@@ -41,56 +41,57 @@ LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?")
 
 
 def warn_of_architectures(cluster: Cluster, objects: Sequence[Object]) -> Iterator[str]:
-    """Name the images of a job that some nodes cannot run on which its pods may be scheduled.
+    """Warn of images that cannot run on some of the nodes that a job's pods may be scheduled on.
 
-    Nothing is said where this user may not list nodes, or the registry does not answer.
+    There is no warning if this user may not list nodes, or the registry does not answer.
     """
     nodes = None if cluster.provider == "local" else allowed(lambda: cluster.kube.get_all("Node"))
     specs = [
         *pod_specs(list(objects)),
         {"containers": [{"image": image} for image in images.named_in(objects)]},
     ]
-    told: set[str] = set()
+    checked: set[str] = set()
     for spec in specs if nodes else ():
         usable = [node for node in nodes or () if _may_run(node, spec)]
         secrets = [secret["name"] for secret in spec.get("imagePullSecrets") or ()]
         for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
             image = container.get("image", "")
-            if not image or image in told:
+            if not image or image in checked:
                 continue
-            told.add(image)
-            published, foreign = compare(cluster.kube, image, usable, secrets)
-            if foreign:
-                kinds, chosen = ", ".join(sorted(published)), sorted(published)[0]
-                what = f"image {image} is for {kinds}, and its pods may be scheduled on nodes of {foreign}"
-                yield f"{what}; job.patch with nodeSelector: {{{LABEL}: {chosen}}}, or build it for both"
+            checked.add(image)
+            published, unsupported = compare(cluster.kube, image, usable, secrets)
+            if unsupported:
+                architectures_ = ", ".join(sorted(published))
+                what = f"image {image} is for {architectures_}, and its pods may run on {unsupported} nodes"
+                selector = f"{{{LABEL}: {min(published)}}}"
+                yield f"{what}; job.patch with nodeSelector: {selector}, or build it for both"
 
 
 def compare(
     kube: Kube, image: str, nodes: Iterable[Object], secrets: Iterable[str] = ()
 ) -> tuple[frozenset[str], str]:
-    """Compare an image with nodes.
+    """Compare an image's architectures with those of nodes.
 
     Args:
-        kube: Of the namespace that has the Secrets.
+        kube: A client of the Secrets' namespace.
         image: As the nodes pull it.
         nodes: Those on which its pods may run.
-        secrets: By which pods pull; empty for the setting's.
+        secrets: Names of pull Secrets; by default the configured one.
 
     Returns:
-        Its architectures, as far as they are known, and those of nodes for which it does not exist.
+        The image's architectures, empty if unknown, and the nodes' that it does not support.
     """
-    kinds = {(node["metadata"].get("labels") or {}).get(LABEL, "") for node in nodes} - {""}
+    needed = {(node["metadata"].get("labels") or {}).get(LABEL, "") for node in nodes} - {""}
     official = image.endswith(config.DEFAULT_IMAGE)
-    if official and kinds <= {AMD64}:
+    if official and needed <= {AMD64}:
         return frozenset({AMD64}), ""
     published = architectures(image, credentials=_credentials(kube, secrets, split(image)[0]))
     published = published or frozenset({AMD64} if official else ())
-    return published, ", ".join(sorted(kinds - published)) if published else ""
+    return published, ", ".join(sorted(needed - published)) if published else ""
 
 
 def _may_run(node: Object, spec: Object) -> bool:
-    """Whether a node's labels and taints let a pod onto it, once passing troubles of the node are over."""
+    """Whether a node's labels and taints admit a pod, disregarding taints for transient conditions."""
     affinity: Object = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
     return (
@@ -101,7 +102,7 @@ def _may_run(node: Object, spec: Object) -> bool:
 
 
 def _credentials(kube: Kube, secrets: Iterable[str], host: str) -> str:
-    """Read the user and password of a registry from Secrets, in base64; empty if there are none."""
+    """Read a registry's user and password from Secrets, in base64; empty if there are none."""
     for name in filter(None, [*secrets, config.read().pull_secret]):
         secret = allowed(lambda name=name: kube.find("Secret", name)) or {}  # type: ignore[misc]
         try:
@@ -112,7 +113,7 @@ def _credentials(kube: Kube, secrets: Iterable[str], host: str) -> str:
                 plain = f"{entry.get('username', '')}:{entry.get('password', '')}".encode()
                 return str(entry.get("auth") or base64.b64encode(plain).decode())
         except (LookupError, ValueError, TypeError, AttributeError):
-            continue  # of another form: pods cannot pull with it either
+            continue  # malformed: pods cannot pull with it either
     return ""
 
 
@@ -128,23 +129,23 @@ def architectures(image: str, *, credentials: str = "") -> frozenset[str]:
         frozenset({'amd64', 'arm64', …})
     """
     host, repository, version = split(image)
-    place = f"{'http' if LOOPBACK.fullmatch(host) else 'https'}://{host}/v2/{repository}"
+    url = f"{'http' if LOOPBACK.fullmatch(host) else 'https'}://{host}/v2/{repository}"
     try:
         token = ""
         try:
-            content = _get(f"{place}/manifests/{version}", token)
+            content = _get(f"{url}/manifests/{version}", token)
         except urllib.error.HTTPError as error:
             token = _token(error.headers.get("WWW-Authenticate", ""), credentials)
-            content = _get(f"{place}/manifests/{version}", token)
+            content = _get(f"{url}/manifests/{version}", token)
         if "manifests" not in content:
-            return _of_linux([_get(f"{place}/blobs/{content['config']['digest']}", token)])
-        return _of_linux([item.get("platform") or {} for item in content["manifests"]])
+            return _architectures([_get(f"{url}/blobs/{content['config']['digest']}", token)])
+        return _architectures([item.get("platform") or {} for item in content["manifests"]])
     except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
         return frozenset()
 
 
-def _of_linux(platforms: Sequence[Object]) -> frozenset[str]:
-    """List the architectures of Linux, or of an image without any, its systems: ``windows/amd64``."""
+def _architectures(platforms: Sequence[Object]) -> frozenset[str]:
+    """List the Linux architectures; for an image without any, all its platforms: ``windows/amd64``."""
     known = [item for item in platforms if item.get("os", "linux") != "unknown" and "architecture" in item]
     linux = frozenset(item["architecture"] for item in known if item.get("os", "linux") == "linux")
     return linux or frozenset(f"{item['os']}/{item['architecture']}" for item in known)
@@ -158,8 +159,8 @@ def split(image: str) -> tuple[str, str, str]:
         ('registry-1.docker.io', 'library/busybox', 'latest')
     """
     name, _, digest = image.partition("@")
-    before, _, tag = name.rpartition(":")
-    name, tag = (before, tag) if before and "/" not in tag else (name, "")
+    repository, _, tag = name.rpartition(":")
+    name, tag = (repository, tag) if repository and "/" not in tag else (name, "")
     host, slash, path = name.partition("/")
     if not slash or not ({*".:"} & {*host} or host == "localhost"):
         host, path = HUB[0], name
@@ -169,7 +170,7 @@ def split(image: str) -> tuple[str, str, str]:
 
 
 def _token(challenge: str, credentials: str) -> str:
-    """Get what to send as Authorization, from the server that a registry's answer names."""
+    """Get the value of the Authorization header for a registry's challenge."""
     scheme, _, rest = challenge.partition(" ")
     basic = f"Basic {credentials}" if credentials else ""
     if scheme.lower() == "basic":
@@ -178,13 +179,13 @@ def _token(challenge: str, credentials: str) -> str:
     realm = fields.pop("realm")
     if not realm.startswith("https://") and not LOOPBACK.fullmatch(urlsplit(realm).netloc):
         raise ValueError(realm)
-    answer = _get(f"{realm}?{urlencode(fields)}", basic)
-    return f"Bearer {answer.get('token') or answer['access_token']}"
+    response = _get(f"{realm}?{urlencode(fields)}", basic)
+    return f"Bearer {response.get('token') or response['access_token']}"
 
 
 def _get(url: str, authorization: str) -> Any:
     request = urllib.request.Request(url, headers={"Accept": ACCEPTED})
-    if authorization:  # and not to the store to which blobs are redirected
+    if authorization:  # not for the storage to which blobs are redirected
         request.add_unredirected_header("Authorization", authorization)
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        return json.loads(answer.read(MAX_BYTES))
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        return json.loads(response.read(MAX_BYTES))

@@ -1,7 +1,4 @@
-"""The contract of a provider's container registry.
-
-`trainyard_kit.clouds` implements it; `build_image` pushes to it.
-"""
+"""The contract of a provider's container registry, which `trainyard_kit.clouds` implements."""
 
 import base64
 import json
@@ -23,7 +20,7 @@ class Login:
     password: str = field(repr=False)
 
     def secret(self) -> Object:
-        """Write it as a Secret that pods push with; https://kubernetes.io/docs/concepts/configuration/secret."""
+        """Build a Secret with it: https://kubernetes.io/docs/concepts/configuration/secret."""
         auth = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         content = json.dumps({"auths": {self.host: {"auth": auth}}})
         kind = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson"}
@@ -39,7 +36,7 @@ class StoredImage:
 
 
 def short_name(name: str) -> str:
-    """Remove the prefix ``trainyard/`` from an image's name; a cluster's repositories have it anyway.
+    """Remove the prefix ``trainyard/`` from an image's name, which all repositories have.
 
     Example:
         >>> short_name("trainyard/trainer")
@@ -51,20 +48,20 @@ def short_name(name: str) -> str:
 class Registry(ABC):
     """The registry of one cluster's images.
 
-    Contract: repositories carry the cluster's tags, and are deleted with the cluster. A name is the image's
-    alone, such as ``trainyard/trainer``. All methods raise a `KitError` that says what to do.
+    Repositories carry the cluster's tags, and are deleted with the cluster. Names have no registry and no
+    tag: ``trainyard/trainer``. Methods raise `KitError`.
     """
 
     platform: str = "linux/amd64"
 
     @abstractmethod
     def address(self, name: str) -> str:
-        """Create or find an image's repository; return its host and path, without a tag."""
+        """Create an image's repository if it does not exist; return its host and path, without a tag."""
 
     @abstractmethod
     def login(self) -> Login:
-        """Get the credentials for a push."""
+        """Return the credentials for a push."""
 
     @abstractmethod
-    def stored(self, name: str, tag: str) -> StoredImage | None:
-        """Find the image of a tag."""
+    def find_image(self, name: str, tag: str) -> StoredImage | None:
+        """Find the image of a tag; None if there is none."""

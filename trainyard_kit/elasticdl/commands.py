@@ -1,8 +1,8 @@
 """``elasticdl``: the commands of ElasticDL's walk-through, for the kit's parameter server.
 
-A module of a model zoo is trained, evaluated or used for predictions on a cluster of the kit
-(``--cluster``), which ElasticDL's own command finds by the kubeconfig. ``docs/parameter-server.md`` says what
-differs. What the flags mean is in `trainyard_kit.elasticdl.flags`.
+A module of a model zoo is trained, evaluated or used for predictions on a cluster of the kit (``--cluster``);
+ElasticDL's own command uses the kubeconfig. ``docs/parameter-server.md`` lists the differences. The flags are
+defined in `trainyard_kit.elasticdl.flags`.
 """
 
 from collections.abc import Mapping
@@ -47,35 +47,35 @@ PATHS = {
 
 @click.group(cls=ErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Train models of a model zoo with parameter servers, by the commands of ElasticDL."""
+    """Train models of a model zoo with parameter servers, by ElasticDL's commands."""
     ErrorGroup.root = trainyard
 
 
 @main.command(cls=Command)
 @COMMON
-@click.option("--training_data", required=True, help="A part of a dataset: /data/mnist/train")
-@text_flag("validation_data", "The part to evaluate with: /data/mnist/test")
-@number_flag("num_epochs", 1, "How often each record is used.")
+@click.option("--training_data", required=True, help="Dataset to train on: /data/mnist/train")
+@text_flag("validation_data", "Dataset to evaluate on: /data/mnist/test")
+@number_flag("num_epochs", 1, "Passes over the data.")
 @number_flag("evaluation_steps", 0, "Minibatches between two evaluations; 0: one at the end.", least=0)
-@number_flag("grads_to_wait", 1, "Gradients whose mean is applied; 1 applies each at once.")
+@number_flag("grads_to_wait", 1, "Gradients to average in an update; 1 applies each immediately.")
 @click.option("--use_async", type=bool, default=None, help="True is the same as --grads_to_wait=1.")
-@number_flag("sync_version_tolerance", 0, "How stale a gradient may be; 0: 4 x the workers.", least=0)
-@number_flag("log_loss_steps", 10, "Minibatches of a worker between two losses in its log.")
+@number_flag("sync_version_tolerance", 0, "Maximum staleness of a gradient; 0: 4 x workers.", least=0)
+@number_flag("log_loss_steps", 10, "Minibatches between two losses in a worker's log.")
 @text_flag("checkpoint_dir", "Folder of the servers' checkpoints, on a volume.")
-@number_flag("checkpoint_steps", 0, "Updates between two checkpoints; 0: a hundred.", least=0)
+@number_flag("checkpoint_steps", 0, "Updates between two checkpoints; 0: 100.", least=0)
 @text_flag("checkpoint_dir_for_init", INIT)
 @text_flag("output", "The model file, or a folder for model.pt; by default none is written.")
 def train(use_async: bool | None, grads_to_wait: int, **options: object) -> None:
-    """Train a model, and evaluate it meanwhile."""
+    """Train a model, with evaluations in between."""
     if use_async and grads_to_wait > 1:
         raise BadInput(
-            "asynchronous training applies each gradient at once",
+            "asynchronous training applies each gradient immediately",
             about=f"--use_async=True --grads_to_wait={grads_to_wait}",
             fix="leave one of them out",
         )
     if options["evaluation_steps"] and not options["validation_data"]:
         raise BadInput(
-            "there is nothing to evaluate with",
+            "there is no data to evaluate on",
             about=f"--evaluation_steps={options['evaluation_steps']} without --validation_data",
             fix="--validation_data=/data/mnist/test",
         )
@@ -101,7 +101,7 @@ def train(use_async: bool | None, grads_to_wait: int, **options: object) -> None
 
 @main.command(cls=Command)
 @COMMON
-@click.option("--validation_data", required=True, help="The part to evaluate with: /data/mnist/test")
+@click.option("--validation_data", required=True, help="Dataset to evaluate on: /data/mnist/test")
 @click.option("--checkpoint_dir_for_init", required=True, help=INIT)
 def evaluate(**options: object) -> None:
     """Evaluate a trained model."""
@@ -112,11 +112,11 @@ def evaluate(**options: object) -> None:
 
 @main.command(cls=Command)
 @COMMON
-@click.option("--prediction_data", required=True, help="The part to predict: /data/mnist/test")
+@click.option("--prediction_data", required=True, help="Dataset to predict: /data/mnist/test")
 @click.option("--checkpoint_dir_for_init", required=True, help=INIT)
-@text_flag("prediction_outputs_processor", "Class of what happens then.", "PredictionOutputsProcessor")
+@text_flag("prediction_outputs_processor", "Class that processes them.", "PredictionOutputsProcessor")
 def predict(**options: object) -> None:
-    """Have a trained model predict."""
+    """Predict with a trained model."""
     _submit(
         options, mode="prediction", data=options["prediction_data"], init=options["checkpoint_dir_for_init"]
     )
@@ -135,9 +135,8 @@ def _submit(options: Mapping[str, Any], **job: Any) -> None:
     try:
         launch(zoo_job, cluster=cluster)
     except RunExists as error:
-        raise RunExists(
-            error.what, about=error.about, fix=f"trainyard run delete {name} -c {cluster.name}"
-        ) from error
+        fix = f"trainyard run delete {name} -c {cluster.name}"
+        raise RunExists(error.what, about=error.about, fix=fix) from error
     click.echo(f"job {name} is submitted; its master is the pod elasticdl-{name}-master")
     click.echo(f"Try: trainyard kubectl -c {cluster.name} logs -f elasticdl-{name}-master", err=True)
 
@@ -148,7 +147,7 @@ def _make_job(options: Mapping[str, Any], cluster: Cluster, **job: Any) -> "Mode
     names = ("loss", "optimizer", "feed", "eval_metrics_fn")
     functions = {name: options[name] for name in names}
     functions["prediction_outputs_processor"] = options.get("prediction_outputs_processor", "")
-    # A local node may run a stand-in for the image: there, and without an image, the zoo travels from here.
+    # Local nodes may substitute the image, so there, and without an image, the zoo is sent in a ConfigMap.
     in_image = bool(options["image_name"]) and cluster.provider != "local"
     check_strategy(options)
     requests = {role: parse_resources(options, f"{role}_resource_request") for role in ROLES}
@@ -183,13 +182,13 @@ def zoo() -> None:
 
 
 @zoo.command("init", cls=Command)
-@text_flag("base_image", "Image with Python and PyTorch that the zoo's is built on.", config.DEFAULT_IMAGE)
-@text_flag("extra_pypi_index", "One more package index, for pip in the image.")
+@text_flag("base_image", "Base image, with Python and PyTorch.", config.DEFAULT_IMAGE)
+@text_flag("extra_pypi_index", "An additional package index for pip.")
 @text_flag("model_zoo", "The folder.", ".")
 def init_zoo(base_image: str, extra_pypi_index: str, model_zoo: str) -> None:
     """Write a Dockerfile, requirements.txt and, into a folder without modules, an example.
 
-    Existing files stay as they are.
+    Existing files are not changed.
     """
     folder = Path(model_zoo)
     template = (config.DATA / "images" / "model-zoo" / "Dockerfile").read_text("utf-8")
@@ -215,16 +214,15 @@ def init_zoo(base_image: str, extra_pypi_index: str, model_zoo: str) -> None:
 
 @zoo.command("build", cls=Command)
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--image", required=True, help="Its name, with registry and tag.")
+@click.option("--image", required=True, help="Name of the image, with registry and tag.")
 def build_zoo(path: Path, image: str) -> None:
     """Build the image of the model zoo in PATH."""
     from trainyard_kit.container_images.build_context import BuildContext
 
     file = path / "Dockerfile"
     if not file.is_file():
-        raise BadInput(
-            "there is no Dockerfile", about=str(path.resolve()), fix=f"cd {path}; elasticdl zoo init"
-        )
+        fix = f"cd {path}; elasticdl zoo init"
+        raise BadInput("there is no Dockerfile", about=str(path.resolve()), fix=fix)
     seconds = _engine(image).build(image, BuildContext(path, file))
     click.echo(f"{image} is built, in {seconds:.1f} s")
 

@@ -18,15 +18,15 @@ STRATEGY = "ParameterServerStrategy"
 
 
 class Command(click.Command):
-    """A command whose error names the flag that was perhaps meant."""
+    """A command whose error about an unknown flag suggests similar ones."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             about = f"{ctx.command_path} {error.option_name}"
-            close = f"perhaps {', '.join(error.possibilities)}; " if error.possibilities else ""
-            fix = f"{close}{ctx.command_path} --help lists the flags"
+            similar = f"did you mean {', '.join(error.possibilities)}? " if error.possibilities else ""
+            fix = f"{similar}{ctx.command_path} --help lists the flags"
             raise BadInput("there is no such flag", about=about, fix=fix) from error
 
 
@@ -46,17 +46,17 @@ def choice_flag(name: str, choices: list[str], default: str, help: str) -> Flag:
 
 
 COMMON = combine(
-    click.option("--job_name", required=True, help="Name of the job; pods are elasticdl-NAME-master …"),
-    click.option("--model_zoo", required=True, help="Folder of the model zoo: here, or in the image."),
+    click.option("--job_name", required=True, help="Name of the job; its pods are elasticdl-NAME-master, …"),
+    click.option("--model_zoo", required=True, help="Folder of the model zoo, local or in the image."),
     click.option("--model_def", required=True, help="package.module.function of the model, in the zoo."),
     text_flag("image_name", "Image of all pods; by default the cluster's own."),
-    text_flag("volume", 'What pods mount: "mount_path=/data,claim_name=CLAIM", several with ";".'),
+    text_flag("volume", 'Volumes: "mount_path=/data,claim_name=CLAIM", separated by ";".'),
     text_flag("loss", "Name of the loss function.", "loss"),
     text_flag("optimizer", "Name of the optimizer's function.", "optimizer"),
-    text_flag("feed", "Name of the function that makes examples of records.", "feed"),
+    text_flag("feed", "Name of the function that converts records to examples.", "feed"),
     text_flag("eval_metrics_fn", "Name of the function that returns the metrics.", "eval_metrics_fn"),
     number_flag("minibatch_size", 64, "Records in a minibatch."),
-    number_flag("num_minibatches_per_task", 8, "Minibatches in a task, which a worker gets at a time."),
+    number_flag("num_minibatches_per_task", 8, "Minibatches in a task, the unit of work of a worker."),
     number_flag("num_workers", 2, "Number of workers."),
     number_flag("num_ps_pods", 1, "Number of parameter servers."),
     *(
@@ -64,7 +64,7 @@ COMMON = combine(
         for role, default in REQUESTS.items()
     ),
     *(text_flag(f"{role}_resource_limit", "Limits of each; by default its requests.") for role in ROLES),
-    *(text_flag(f"{role}_pod_priority", "PriorityClass: high, low, or one of your own.") for role in ROLES),
+    *(text_flag(f"{role}_pod_priority", "PriorityClass: high, low, or your own.") for role in ROLES),
     choice_flag("image_pull_policy", ["Always", "IfNotPresent", "Never"], "Always", "Of the image."),
     choice_flag("restart_policy", ["Never", "OnFailure", "Always"], "Never", "Lost pods are replaced."),
     choice_flag("log_level", LEVELS, "INFO", "Of the log; INFO shows losses and evaluations."),
@@ -73,19 +73,19 @@ COMMON = combine(
     text_flag("yaml", "Write the manifest to this file, and submit nothing."),
     CLUSTER,
 )
-INIT = "A model file, or a folder with model.pt or checkpoints, to begin with."
+INIT = "A model file, or a folder with model.pt or checkpoints, to start from."
 
 
 def check_strategy(options: Mapping[str, Any]) -> None:
     if options["distribution_strategy"] != STRATEGY:
         raise BadInput(
-            "the other strategies of ElasticDL are other jobs of the kit",
+            "ElasticDL's other strategies are not supported",
             about=f"--distribution_strategy={options['distribution_strategy']}",
             fix=f"--distribution_strategy={STRATEGY}; trainyard launch TRAINER trains with all-reduce",
         )
     if options["restart_policy"] != "Never":
         raise BadInput(
-            "a container is not restarted in its pod: the master replaces pods, and its Job the master",
+            "containers are not restarted: the master replaces pods, and its Job replaces the master",
             about=f"--restart_policy={options['restart_policy']}",
             fix="leave it out",
         )
@@ -97,7 +97,7 @@ def _pairs(text: str, *, flag: str, example: str, known: Mapping[str, str]) -> d
     for entry in filter(None, text.split(",")):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not value or key not in known:
-            what = f"{key or entry} is none of {', '.join(known)}" if equals else "this is not key=value"
+            what = f"{key or entry} is not one of {', '.join(known)}" if equals else "this is not key=value"
             raise BadInput(what, about=f'--{flag}="{text}"', fix=f'--{flag}="{example}"')
         pairs[known[key]] = value
     return pairs
@@ -108,7 +108,7 @@ def parse_resources(options: Mapping[str, Any], flag: str) -> dict[str, str]:
     gpu = resources.get("gpu", "0")
     if not gpu.isdigit() or ("gpu" in resources and not flag.startswith("worker")):
         about = f'--{flag}="{options[flag]}"'
-        raise BadInput("only workers have GPUs, a whole number", about=about, fix="leave gpu out")
+        raise BadInput("only workers can have GPUs, an integer", about=about, fix="leave gpu out")
     return resources
 
 
@@ -116,14 +116,14 @@ def parse_volumes(text: str) -> dict[str, str]:
     example = "mount_path=/data,claim_name=fileserver-claim"
     if not text:
         fix = f'--volume="{example}"; trainyard volume list shows the claims'
-        raise BadInput("the data, and the state of the job, need a volume", about="--volume", fix=fix)
+        raise BadInput("the data and the job's state need a volume", about="--volume", fix=fix)
     known = {name: name for name in ("mount_path", "claim_name", "host_path", "type")}
     volumes = {}
     for part in filter(None, text.split(";")):
         mount = _pairs(part, flag="volume", example=example, known=known)
         if "host_path" in mount:
             fix = f'put the files on a volume (trainyard volume upload), and --volume="{example}"'
-            raise BadInput("a folder of the nodes is not mounted", about=f'--volume="{text}"', fix=fix)
+            raise BadInput("folders of nodes cannot be mounted", about=f'--volume="{text}"', fix=fix)
         if set(mount) != {"mount_path", "claim_name"}:
             fix = f'--volume="{example}"'
             raise BadInput("a volume has a mount_path and a claim_name", about=f'--volume="{part}"', fix=fix)
@@ -132,14 +132,14 @@ def parse_volumes(text: str) -> dict[str, str]:
 
 
 def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
-    """Raise BadInput for a path that is on none of the volumes: pods would not find it, or lose it."""
+    """Raise BadInput for a path outside the volumes: pods would not find it, or lose it."""
     parts = Path(path).parts
     if path and not any(parts[: len(Path(volume).parts)] == Path(volume).parts for volume in volumes):
         mounted = ", ".join(volumes)
         raise BadInput(
             "this path is on no volume",
             about=f"--{flag}={path}; volumes are mounted at {mounted}",
-            fix=f"name a path below {mounted}, or mount another volume there with --volume",
+            fix=f"use a path below {mounted}, or mount another volume with --volume",
         )
 
 
@@ -148,15 +148,15 @@ def parse_priorities(options: Mapping[str, Any]) -> dict[str, str]:
     for role, name in priorities.items():
         if "=" in name:
             raise BadInput(
-                "a share of the workers cannot have another priority",
+                "all workers have the same priority",
                 about=f"--{role}_pod_priority={name}",
-                fix=f"--{role}_pod_priority=low: all of them",
+                fix=f"--{role}_pod_priority=low",
             )
     return priorities
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Parse ``KEY=VALUE,KEY=VALUE``, whose values may have commas."""
+    """Parse ``KEY=VALUE,KEY=VALUE``, whose values may contain commas."""
     variables = {}
     for setting in filter(None, re.split(r",(?=[A-Za-z_]\w*=)", text)):
         key, equals, value = setting.partition("=")

@@ -1,8 +1,8 @@
 """Jobs of ``elasticdl``: a module of a model zoo, trained, evaluated or used for predictions.
 
-A model zoo is a folder of modules with the functions that ElasticDL names: ``custom_model``, ``loss``,
-``optimizer``, ``feed``, ``eval_metrics_fn``. It travels to the pods in a ConfigMap, or it is in their image.
-The command line is in `trainyard_kit.elasticdl.commands`.
+A model zoo is a folder of modules with ElasticDL's functions: ``custom_model``, ``loss``, ``optimizer``,
+``feed``, ``eval_metrics_fn``. Pods get it from a ConfigMap, or from their image. The command line is in
+`trainyard_kit.elasticdl.commands`.
 """
 
 import json
@@ -19,7 +19,7 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import GPU
 from trainyard_kit.elasticdl.parameter_server import ParameterServer, check_functions
 
-IN_IMAGE = "/"  # where a relative path in an image begins
+IMAGE_ROOT = "/"  # of relative paths in an image
 TRAINING = "training"
 SIGNATURES = {
     "model": "{}()",
@@ -34,10 +34,10 @@ class ModelZoo:
     """A module of a model zoo.
 
     Attributes:
-        folder: The zoo's folder, here or in the image.
-        module: The module's path in it.
-        functions: Names of its functions, by what they are: ``{"model": "custom_model", "loss": "loss" …}``.
-        in_image: The folder is in the pods' image, and not here.
+        folder: The zoo's folder, local or in the image.
+        module: The module's path in the folder.
+        functions: Names of its functions by role: ``{"model": "custom_model", "loss": "loss", …}``.
+        in_image: Whether the folder is in the pods' image.
     """
 
     folder: PurePosixPath
@@ -47,41 +47,39 @@ class ModelZoo:
 
     @property
     def sources(self) -> Sources:
-        """The zoo's modules, by their paths in it; none if they are in the image."""
+        """The zoo's modules by their paths; none if they are in the image."""
         if self.in_image:
             return {}
         root = Path(self.folder)
         paths = (path.relative_to(root) for path in sorted(root.rglob("*.py")))
-        chosen = (path for path in paths if not any(part.startswith(".") for part in path.parts))
-        return check_size(
-            {path.as_posix(): content_of(root / path) for path in chosen}, about=f"model zoo {root}"
-        )
+        visible = (path for path in paths if not any(part.startswith(".") for part in path.parts))
+        sources = {path.as_posix(): content_of(root / path) for path in visible}
+        return check_size(sources, about=f"model zoo {root}")
 
 
 def find_zoo(folder: str, model_def: str, functions: Mapping[str, str], *, in_image: bool) -> ModelZoo:
-    """Find ``package.module.function`` in a model zoo's folder, which is here or in the image."""
+    """Find ``package.module.function`` in a model zoo's folder, local or in the image."""
     *path, function = model_def.split(".")
     if not path or not all(part.isidentifier() for part in (*path, function)):
         fix = "--model_def=mnist_functional_api.mnist_functional_api.custom_model"
-        raise BadInput("this does not name a function of a module", about=f"--model_def={model_def}", fix=fix)
+        raise BadInput("this is not package.module.function", about=f"--model_def={model_def}", fix=fix)
     module = PurePosixPath(*path).with_suffix(".py")
     all_functions = {"model": function, **functions}
     if in_image:
-        return ModelZoo(PurePosixPath(IN_IMAGE, folder), module, all_functions, in_image=True)
-    place = Path(folder).resolve()
-    if not place.is_dir() and Path.cwd().name == folder.rstrip("/"):
-        place = Path.cwd()
-    about = f"--model_zoo={folder} --model_def={model_def}, looked for in {place}"
-    if not (place / module).is_file():
-        programs = sorted(str(path.relative_to(place)) for path in place.rglob("*.py"))[:5]
-        what = f"the model zoo has no {module}" if place.is_dir() else "there is no such model zoo"
-        has = f"it has {', '.join(programs)}; " if programs else ""
-        raise BadInput(
-            what, about=about, fix=f"{has}`elasticdl zoo init` in an empty folder writes an example"
-        )
-    needed = {all_functions[role]: text.format(all_functions[role]) for role, text in SIGNATURES.items()}
-    check_functions(place / module, needed, fix="`elasticdl zoo init` writes an example")
-    return ModelZoo(PurePosixPath(place), module, all_functions)
+        return ModelZoo(PurePosixPath(IMAGE_ROOT, folder), module, all_functions, in_image=True)
+    root = Path(folder).resolve()
+    if not root.is_dir() and Path.cwd().name == folder.rstrip("/"):
+        root = Path.cwd()
+    about = f"--model_zoo={folder} --model_def={model_def}, looked for in {root}"
+    if not (root / module).is_file():
+        modules = sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))[:5]
+        what = f"the model zoo has no {module}" if root.is_dir() else "there is no such model zoo"
+        existing = f"it has {', '.join(modules)}; " if modules else ""
+        fix = f"{existing}`elasticdl zoo init` in an empty folder writes an example"
+        raise BadInput(what, about=about, fix=fix)
+    required = {all_functions[role]: text.format(all_functions[role]) for role, text in SIGNATURES.items()}
+    check_functions(root / module, required, fix="`elasticdl zoo init` writes an example")
+    return ModelZoo(PurePosixPath(root), module, all_functions)
 
 
 class ModelZooJob(ParameterServer):
@@ -90,18 +88,18 @@ class ModelZooJob(ParameterServer):
     Args:
         zoo: The module.
         mode: ``training``, ``evaluation`` or ``prediction``.
-        data: Path of the records: those to train on, or else those to evaluate or to predict.
+        data: Path of the records to train on, to evaluate or to predict.
         validation: Path of the records for evaluations during training; empty for none.
         output: The model file, or a folder for ``model.pt``; empty for none.
-        init: A model file or a folder with one or with checkpoints, to begin with; empty for none.
-        state_dir: Folder of the journal and the checkpoints; by default below the data's volume.
+        init: The initial model: a model file, or a folder with one or with checkpoints; empty for none.
+        state_dir: Folder of the journal and the checkpoints; by default on the data's volume.
         requests: By role, as in a container's ``resources``; the workers' GPUs are ``gpus``.
-        limits: The same; by default the requests.
+        limits: By role; by default the requests.
         pull_policy: Of the image.
         environment: Variables of all pods.
-        log_level: From which the lines for people are logged.
-        args: More flags of the master.
-        job: Other arguments of a `ParameterServer`.
+        log_level: Of the human-readable log.
+        args: Further flags of the master.
+        job: Other arguments of `ParameterServer`.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""Training with parameter servers: a master that creates workers and servers, and hands out the records.
+"""Training with parameter servers: a master creates workers and servers, and assigns the records.
 
-The programs are in ``trainers/parameter_server``; the master, with an account of its own, decides which pods
-there are. Here are its objects: rights, Service, programs, the user's file, and the templates of workers and
-servers.
+The programs are in ``trainers/parameter_server``. Here are the Kubernetes objects: the master's Job,
+ServiceAccount, Role and Service, the programs, the user's file, and the pod templates of workers and servers.
 """
 
 import ast
@@ -26,7 +25,7 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
 
 ROLES = ("master", "ps", "worker")
-NEEDED = {
+SIGNATURES = {
     "model": "model() -> nn.Module",
     "loss": "loss(outputs, labels)",
     "optimizer": "optimizer(parameters)",
@@ -44,7 +43,7 @@ MAX_NAME = 40  # leaves room for "elasticdl-" and "-worker-" with a number
 
 @checked_class
 class ParameterServer(TrainingJob):
-    """A model on parameter servers, trained by workers that come and go, as in ElasticDL.
+    """Elastic training with parameter servers, as in ElasticDL: workers may join and leave at any time.
 
     Args:
         trainer: Path of a Python file that defines ``model()``, ``loss(outputs, labels)``,
@@ -52,25 +51,25 @@ class ParameterServer(TrainingJob):
         data: The records: a `kitlib.datasets.Dataset`, by ``kit.prepare_dataset(…, records=True)``, or its
             path.
         workers: Number of workers, which compute gradients; ``run.scale(n)`` changes it.
-        servers: Number of servers, each with a part of the model.
-        epochs: How often each record is used.
-        minibatch_size: Records in a gradient.
-        minibatches_per_task: Gradients in a task, which a worker gets at a time.
+        servers: Number of servers, each with a shard of the model.
+        epochs: Passes over the data.
+        minibatch_size: Records per gradient.
+        minibatches_per_task: Minibatches in a task, the unit of work of a worker.
         evaluation_steps: Minibatches between two evaluations; 0 evaluates only at the end.
-        grads_to_wait: 1 applies each gradient at once; more wait for so many, and apply their mean.
-        args: More flags of ``parameter_server.master``, such as ``{"max_staleness": 8, "lr": 0.1}``.
-        model_file: The trained model, on a volume; by default ``/data/models/<name>.pt``.
+        grads_to_wait: Gradients to average in an update; 1 applies each immediately.
+        args: Further flags of ``parameter_server.master``, such as ``{"max_staleness": 8, "lr": 0.1}``.
+        model_file: Path of the trained model, on a volume; by default ``/data/models/<name>.pt``.
         volumes: Mount paths and volumes; by default the dataset's volume at ``/data``.
         cpu: Cores of each worker, as for `TrainingJob`.
         memory: Memory of each worker.
         gpus: GPUs of each worker; master and servers have none.
         priority: PriorityClasses by role: ``{"worker": "low", "master": "high", "ps": "high"}``.
         image: Of all pods; by default ``TRAINYARD_IMAGE``, or the cluster's own.
-        run_as_user: The number of the user of all pods, as for `TrainingJob`.
-        name: Of the run; by default made from the trainer's, and unique.
+        run_as_user: User id of all pods, as for `TrainingJob`.
+        name: Of the run; by default unique, from the trainer's name.
 
     Raises:
-        BadInput: An argument is invalid: no servers, no workers, a file without the four functions …
+        BadInput: An argument is invalid: no servers, no workers, a file without the four functions, …
 
     Example:
         >>> data = kit.prepare_dataset("mnist", volume=volume, records=True)
@@ -104,7 +103,7 @@ class ParameterServer(TrainingJob):
         run_as_user: int | None = None,
         name: str | None = None,
     ) -> None:
-        if isinstance(args, Mapping):  # they are the master's, which the trainer does not declare
+        if isinstance(args, Mapping):  # flags of the master, which the trainer does not declare
             args = {str(flag).replace("_", "-"): value for flag, value in args.items()}
         path = trainer.path if isinstance(trainer, TrainerProgram) else Path(trainer)
         stem = names.slug(path.stem, MAX_NAME - 6).rstrip("-")
@@ -126,36 +125,36 @@ class ParameterServer(TrainingJob):
             name=name,
         )
         if not isinstance(trainer, TrainerProgram):
-            check_functions(self.trainer, NEEDED, fix="trainers/mnist_parameter_server.py is an example")
+            check_functions(self.trainer, SIGNATURES, fix="trainers/mnist_parameter_server.py is an example")
         self.data: str = data if isinstance(data, str) else data.path
         self.root: str = self._volume_of(self.data, what="data")
-        self.ranks = {}  # no rank of it is in a process group
+        self.ranks = {}  # it has no process group
         self.model_file: str = model_file or f"{self.root}/models/{self.name}.pt"
         self._volume_of(self.model_file, what="model_file")
         self.servers: int = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
         self.options: dict[str, int] = {
-            **_checked(epochs=epochs, minibatch_size=minibatch_size),
-            **_checked(minibatches_per_task=minibatches_per_task, evaluation_steps=evaluation_steps),
+            **_check_options(epochs=epochs, minibatch_size=minibatch_size),
+            **_check_options(minibatches_per_task=minibatches_per_task, evaluation_steps=evaluation_steps),
             "grads_to_wait": _check_grads(grads_to_wait, workers),
         }
         self.classes: dict[str, str] = _check_priorities(priority)
         self.priorities = tuple(dict.fromkeys(self.classes.values()))
 
     def _volume_of(self, path: str, *, what: str) -> str:
-        """Find the mount path of the volume that holds a path."""
-        place = PurePosixPath(path)
-        holding = [volume for volume in self.volumes if place.is_relative_to(volume) and str(place) != volume]
-        if not holding or ".." in place.parts:
+        """Return the mount path of the volume that has a path."""
+        pure = PurePosixPath(path)
+        mounts = [mount for mount in self.volumes if pure.is_relative_to(mount) and str(pure) != mount]
+        if not mounts or ".." in pure.parts:
             raise BadInput(
-                "this is on none of the job's volumes",
+                "this path is on none of the job's volumes",
                 about=f"{what}={path!r}, volumes={dict(self.volumes)}",
                 fix='`volumes={"/data": volume}`, and a path below /data',
             )
-        return max(holding, key=len)
+        return max(mounts, key=len)
 
     @property
     def workers(self) -> int:
-        """The number of pods that train."""
+        """The number of worker pods."""
         return self.nodes
 
     @property
@@ -163,19 +162,19 @@ class ParameterServer(TrainingJob):
         return self.workers + self.servers + 1
 
     def bind(self, cluster: Cluster) -> Self:
-        placed = super().bind(cluster)
-        placed.additions_without_gpus = cluster.pod_additions()
-        return placed
+        bound = super().bind(cluster)
+        bound.additions_without_gpus = cluster.pod_additions()
+        return bound
 
     @property
     def _without_gpus(self) -> Object:
-        """What the provider adds to the spec of the master and the servers."""
-        added = self.additions_without_gpus
-        tolerations = [*self.settings.tolerations, *added.get("tolerations", [])]
-        return {**added, "tolerations": tolerations or None}
+        """The provider's additions to the pod spec of the master and the servers."""
+        additions = self.additions_without_gpus
+        tolerations = [*self.settings.tolerations, *additions.get("tolerations", [])]
+        return {**additions, "tolerations": tolerations or None}
 
     def build(self) -> list[Object]:
-        """Build the programs, the pods' templates, the master's account, role and Service, and its Job."""
+        """Build the ConfigMaps, and the master's ServiceAccount, Role, RoleBinding, Service and Job."""
         folder = config.DATA / "trainers" / "parameter_server"
         programs = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         pods = {
@@ -202,16 +201,16 @@ class ParameterServer(TrainingJob):
 
     @property
     def objects(self) -> list[Object]:
-        *rest, main = super().objects
-        template = main["spec"]["template"]
-        meta = {"name": main["metadata"]["name"]} | template["metadata"]
-        first = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
-        return [*rest, first, main]  # the Job adopts the pod
+        *others, job = super().objects
+        template = job["spec"]["template"]
+        meta = {"name": job["metadata"]["name"]} | template["metadata"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+        return [*others, pod, job]  # the Job adopts the pod
 
     def _main(self) -> Object:
         """Build the master's Job."""
         item = self._own("job", "-master")
-        notes = {job_kinds.REPLICAS: str(self.workers), job_kinds.SERVERS: str(self.servers)}
+        annotations = {job_kinds.REPLICAS: str(self.workers), job_kinds.SERVERS: str(self.servers)}
         pod = self._pod("master", item["spec"]["template"])
         (container,) = pod["spec"]["containers"]
         *command, _ = container["command"]
@@ -224,9 +223,8 @@ class ParameterServer(TrainingJob):
         pod["spec"]["containers"] = [merge(container, {"env": [owner]})]
         pod["spec"] |= {"serviceAccountName": self._object_name("-master")}
         selector = {"matchLabels": {"elasticdl-job-name": self.name}}
-        return merge(
-            item, {"metadata": {"annotations": notes}, "spec": {"selector": selector, "template": pod}}
-        )
+        spec = {"selector": selector, "template": pod}
+        return merge(item, {"metadata": {"annotations": annotations}, "spec": spec})
 
     def _flags(self) -> list[str]:
         flags = {
@@ -255,32 +253,31 @@ class ParameterServer(TrainingJob):
         return merge(self._read(kind), {"metadata": {"name": self._object_name(suffix)}})
 
     def _pod(self, role: str, template: Object) -> Object:
-        (there,) = template["spec"]["containers"]
+        (base,) = template["spec"]["containers"]
         role_labels = {"elasticdl-job-name": self.name, "elasticdl-replica-type": role}
-        role_labels |= {names.REPLICA: role} if role == "master" else {}  # it numbers the others itself
-        trains = role == "worker"
+        role_labels |= {names.REPLICA: role} if role == "master" else {}  # the master labels the others
+        is_worker = role == "worker"
         address = f"{self._object_name('-master')}:50001"
         container = merge(
-            there,
+            base,
             {
                 "image": self.image,
-                "env": [*there["env"], *(self._environment if trains else [])],
-                "volumeMounts": [*there["volumeMounts"], *self._mounts],
+                "env": [*base["env"], *(self._environment if is_worker else [])],
+                "volumeMounts": [*base["volumeMounts"], *self._mounts],
                 "resources": self._resources_for(role),
             },
         )
         if role != "master":
             env = [{"name": "MASTER_ADDR", "value": address}]
             container = merge(container, {"args": [f"--master={address}"], "env": env})
-        maps = {"package": self._object_name("-package")}
-        maps |= {"templates": self._object_name("-templates")} if role == "master" else {}
-        mapped = [{"name": volume, "configMap": {"name": name}} for volume, name in maps.items()]
+        maps = ("package", "templates") if role == "master" else ("package",)
+        map_volumes = [{"name": name, "configMap": {"name": self._object_name(f"-{name}")}} for name in maps]
         spec = {
             "containers": [container],
-            "volumes": [*mapped, *self._pod_volumes],
+            "volumes": [*map_volumes, *self._pod_volumes],
             "priorityClassName": self.classes.get(role),
             "imagePullSecrets": self.settings.pull_secrets,
-            **(self._pod_additions() if trains else self._without_gpus),
+            **(self._pod_additions() if is_worker else self._without_gpus),
         }
         meta: Object = {"labels": {**self.labels, **role_labels, names.ROLE: role}}
         if self.annotations:
@@ -290,8 +287,8 @@ class ParameterServer(TrainingJob):
         return merge(template, {"metadata": meta, "spec": spec})
 
 
-def check_functions(trainer: Path, needed: Mapping[str, str], *, fix: str) -> None:
-    """Raise BadInput for functions that a file does not define; ``needed`` has their signatures by name."""
+def check_functions(trainer: Path, signatures: Mapping[str, str], *, fix: str) -> None:
+    """Raise BadInput if a file does not define all functions of ``signatures``, which are by name."""
     defined: set[str] = set()
     for node in ast.parse(trainer.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -301,31 +298,30 @@ def check_functions(trainer: Path, needed: Mapping[str, str], *, fix: str) -> No
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             defined |= {target.id for target in targets if isinstance(target, ast.Name)}
-    lacking = [words for name, words in needed.items() if name not in defined]
-    if lacking:
+    missing = [signature for name, signature in signatures.items() if name not in defined]
+    if missing:
         raise BadInput(
-            f"the model file does not define {', '.join(lacking)}",
+            f"the model file does not define {', '.join(missing)}",
             about=f"trainer {trainer}",
-            fix=f"define it at the top of the file; {fix}",
+            fix=f"define them at the top level of the file; {fix}",
         )
 
 
-def _checked(**options: int) -> dict[str, int]:
-    return {
-        name.removesuffix("_size"): check_count(
-            value, what=name, least=OPTIONS[name][0], most=OPTIONS[name][1]
-        )
-        for name, value in options.items()
-    }
+def _check_options(**options: int) -> dict[str, int]:
+    counts = {}
+    for name, value in options.items():
+        least, most = OPTIONS[name]
+        counts[name.removesuffix("_size")] = check_count(value, what=name, least=least, most=most)
+    return counts
 
 
 def _check_grads(grads_to_wait: int, workers: int) -> int:
     check_count(grads_to_wait, what="grads_to_wait", least=1, most=MAX_WORKERS)
     if grads_to_wait > workers:
         raise BadInput(
-            "more gradients are waited for than workers compute",
+            "an update waits for more gradients than there are workers",
             about=f"grads_to_wait={grads_to_wait}, workers={workers}",
-            fix=f"`grads_to_wait={workers}` at most; 1 applies each gradient at once",
+            fix=f"`grads_to_wait={workers}` at most; 1 applies each gradient immediately",
         )
     return grads_to_wait
 
