@@ -117,22 +117,22 @@ def test_what_makes_no_sense_now_cannot_be_pressed(controls):
 def test_a_press_does_the_call_that_is_shown_in_a_thread_that_shows_nothing(controls):
     controls.buttons.update(look(beginning(), now=2.0), over=False)
     press(controls.buttons, "kill lab-1")
-    assert controls.run.called == [("kill", 1, "lab-lab-press")]
+    assert controls.run.called == [("kill", 1, "dashboard-lab-press")]
     assert controls.run.shown is Progress
-    assert controls.buttons.said.value == "<code>run.kill(rank=1)</code> lab-1: killed"
+    assert controls.buttons.status.value == "<code>run.kill(rank=1)</code> lab-1: killed"
     press(controls.buttons, "scale up")
     assert controls.run.called[-1] == ("scale", 3)
     press(controls.buttons, "stop node-1")
     assert controls.cluster.called == ["node-1"]
-    assert "cluster.stop_node(&quot;node-1&quot;)" in controls.buttons.said.value
+    assert "cluster.stop_node(&quot;node-1&quot;)" in controls.buttons.status.value
 
 
 def test_an_error_is_shown_with_what_to_do(controls):
     controls.buttons.update(look(beginning(), now=2.0), over=False)
     press(controls.buttons, "pause lab-0")
-    assert "run.pause(rank=0)" in controls.buttons.said.value
-    assert "no process trains as rank 0" in controls.buttons.said.value
-    assert "one of 0, 1" in controls.buttons.said.value
+    assert "run.pause(rank=0)" in controls.buttons.status.value
+    assert "no process trains as rank 0" in controls.buttons.status.value
+    assert "one of 0, 1" in controls.buttons.status.value
 
 
 def test_a_worker_that_hangs_keeps_its_button_when_the_others_have_gone_on():

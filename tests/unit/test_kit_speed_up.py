@@ -98,6 +98,6 @@ def test_real_computing_beyond_the_simulated_time_is_called_cores_and_no_network
     assert speed.waiting_for_cores(four) == pytest.approx(0.12 - 0.025 - 0.02)
     assert speed.rest(four) == pytest.approx(0.2 - 0.12)
     assert "really computes for 120 ms on all 2 cores" in repr(speed)
-    assert "25 ms simulated" in speed._repr_html_()
+    assert "simulated 25 ms" in speed._repr_html_()
     enough = StepTimes((first, StepTime(4, 64, 0.05, 0.025, real=0.02, cores=64)))
     assert (enough.waiting_for_cores(enough.times[1]), enough.too_few_cores()) == (0, "")

@@ -119,10 +119,10 @@ def test_a_worker_that_hangs_is_known_until_somebody_lets_it_go_on():
 def test_a_log_that_is_gone_leaves_a_gap_that_is_told():
     built = timeline(lab(), without=("lab-1",))
     assert built.world_sizes == (2, 1, 2, 1, 2, 3)
-    assert built.gaps[0].startswith("round 1: of 1 of its 2 ranks there is no log")
+    assert built.gaps[0].startswith("round 1: 1 of 2 ranks have no log")
     assert {state.kind for state in built.states["?"]} == {"unknown"}
     assert "round 1" in repr(built)
-    assert "there is no log" in built._repr_html_()
+    assert "have no log" in built._repr_html_()
 
 
 def test_state_from_a_checkpoint_shows_what_was_lost():

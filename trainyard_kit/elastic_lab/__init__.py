@@ -1,8 +1,7 @@
-"""What a run's workers do over time: its timeline, its dashboard, and the speed-up of several runs.
+"""A run's workers over time: its timeline, its dashboard, and the speed-up of several runs.
 
-`kitlib.Run` finds the first two by the entry points ``kitlib.runs``, ``kit.speed_up`` is one of
-``kitlib.names``. Training elastically is not here: that is in ``trainers/elastic.py`` and
-`kitlib.jobs.torch_elastic`.
+`kitlib.Run` loads the first two by the entry points ``kitlib.runs``; ``kit.speed_up`` is one of
+``kitlib.names``. Elastic training itself is in ``trainers/elastic.py`` and `kitlib.jobs.torch_elastic`.
 """
 
 import time
@@ -49,16 +48,16 @@ class SpeedUp(StepTimes):
     """Speed-up and efficiency of several runs, with their plot."""
 
     def plot(self) -> "Picture":
-        """Plot what a step's time consists of, and the efficiency by number of workers."""
+        """Plot the parts of a step's time, and the efficiency by number of workers."""
         from trainyard_kit.elastic_lab.speed_up_plot import plot_speed_up  # matplotlib takes half a second
 
         return plot_speed_up(self)
 
 
 def read_timeline(cache: LogCache, listed: Collection[Object], *, finished: bool) -> RunTimeline:
-    """Build the timeline from the logs of these pods, those kept of deleted ones, and the Events."""
+    """Build the timeline from the logs of these pods, the cached ones of deleted pods, and the Events."""
     objects = cache.objects
-    # Before the logs: one of a node that does not answer takes long, and the others are not read again.
+    # Before the logs, because reading one from an unreachable node takes long.
     now, events = time.time(), list(namespace_events(objects.kube))
     cache.refresh(listed)
     history = RunHistory(objects.name)
@@ -69,12 +68,12 @@ def read_timeline(cache: LogCache, listed: Collection[Object], *, finished: bool
     if finished:
         now = max(ends, default=now)
     else:
-        now = max([now, *(event.time for reported in history.events.values() for event in reported)])
+        now = max([now, *(event.time for events_ in history.events.values() for event in events_)])
     return RunTimeline.of(history.timeline(events, now=now, store=[f"{objects.name}-store"]))
 
 
 def dashboard(run: Run) -> "Dashboard":
-    """Start the dashboard of a run; its buttons switch the nodes of local clusters alone."""
+    """Start the dashboard of a run; only for local clusters it has buttons for nodes."""
     from trainyard_kit.elastic_lab.dashboard import Dashboard  # numpy and matplotlib take half a second
 
     return Dashboard(
@@ -90,11 +89,11 @@ def speed_up(runs: Iterable[Reports]) -> SpeedUp:
     """Compare runs of one trainer on different numbers of workers.
 
     Args:
-        runs: Completed ones, whose trainer logs ``step`` events and a ``batch_size``. They are compared with
-            the one that has the fewest workers.
+        runs: Completed runs whose trainer logs ``step`` events and a ``batch_size``. The baseline is the
+            one with the fewest workers.
 
     Returns:
-        What shows itself as a table, and has ``.times`` and its picture, ``.plot()``.
+        The speed-ups, displayed as a table, with ``.times`` and ``.plot()``.
 
     Raises:
         BadInput: A run logged too few steps.

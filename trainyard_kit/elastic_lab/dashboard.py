@@ -1,8 +1,7 @@
-"""A run's timeline as it goes, with buttons: each does the call that it shows, and reports the result.
+"""A run's live timeline, with buttons that show the call that they make, and its result.
 
-It follows pods and logs as `run_view` does, and records them as a history. A press is carried out by a thread
-of its own, one at a time, so neither the kernel nor the picture waits for it. The static plot is in
-`timeline_plot`.
+It follows pods and logs as `run_view` does, and records their history. One thread at a time executes a
+button's call, so that neither the kernel nor the picture waits for it. The static plot is in `timeline_plot`.
 """
 
 import contextlib
@@ -35,15 +34,12 @@ if TYPE_CHECKING:
 
 EVENTS_SECONDS = 1.0
 MAX_POINTS = 1500
-HINT = "The buttons are in front ends such as JupyterLab; run.kill(rank=1), run.scale(4) do the same."
+HINT = "Buttons are shown in front ends such as JupyterLab; run.kill(rank=1), run.scale(4) do the same."
 
 JOIN_SECONDS = 10
 NARROW = {"width": "auto", "min_width": "5.2em"}
-NODE_AFTER = {
-    "node stopped": "start",
-    "node isolated": "reconnect",
-}  # what undoes the last thing that was done to a node
-DONE = ("node stopped", "node isolated", "node started", "node reconnected")
+UNDO = {"node stopped": "start", "node isolated": "reconnect"}
+NODE_CHANGES = ("node stopped", "node isolated", "node started", "node reconnected")
 Replicas = Callable[[], tuple[int, int, int]]
 
 
@@ -62,11 +58,11 @@ class Dashboard(RunWatch):
         self.kube_events: list[Object] = []
         self.ended: float | None = None
         self._lines = 0
-        self._made = Timeline(run.name)
-        self._made_of: tuple[float, ...] = ()
+        self._timeline = Timeline(run.name)
+        self._timeline_key: tuple[float, ...] = ()
         self._buttons: Buttons | None = None
 
-    # Following
+    # Follow
 
     def _key(self, pod: Object) -> str:
         worker = pod["metadata"]["name"]
@@ -85,7 +81,7 @@ class Dashboard(RunWatch):
             self._asked_events = time.monotonic()
             try:
                 events = namespace_events(self.run.kube)
-            except KitError:  # the pods' watch tells what is wrong with the API
+            except KitError:  # the watch of pods reports it
                 return
             with self.lock:
                 self.kube_events = events
@@ -98,16 +94,14 @@ class Dashboard(RunWatch):
     # Display
 
     def timeline(self) -> Timeline:
-        """The timeline until now, as far as it was followed."""
+        """The timeline until now."""
         with self.lock:
             now = self.ended if self.over and self.ended else time.time()
-            known = now // UPDATE_SECONDS, self._lines, len(self.kube_events), len(self.history.nodes)
-            if known != self._made_of:  # asked for several times an update
-                self._made_of = known
-                self._made = self.history.timeline(
-                    self.kube_events, now=now, store=[f"{self.run.name}-store"]
-                )
-            return self._made
+            key = now // UPDATE_SECONDS, self._lines, len(self.kube_events), len(self.history.nodes)
+            if key != self._timeline_key:  # an update calls this several times
+                self._timeline_key, store = key, [f"{self.run.name}-store"]
+                self._timeline = self.history.timeline(self.kube_events, now=now, store=store)
+            return self._timeline
 
     def widget(self) -> ipywidgets.Widget:
         if self._buttons is None:
@@ -146,38 +140,31 @@ class Dashboard(RunWatch):
 
     def state(self) -> object:
         with self.lock:
-            return (
-                self.phase,
-                self._lines,
-                len(self.kube_events),
-                self.trouble,
-                tuple(self.history.nodes),
-            )
+            events, nodes = len(self.kube_events), tuple(self.history.nodes)
+            return self.phase, self._lines, events, self.trouble, nodes
 
 
 def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
-    """Flatten the steps into rows for the browser: seconds, loss, and the loss of repeated steps again."""
+    """Convert the steps to the browser's arrays: time in seconds, loss, and loss of repeated steps."""
     steps = [step for step in timeline.steps if step.loss is not None]
-    thin = 1 + len(steps) // MAX_POINTS
-    shown = [step for index, step in enumerate(steps) if step.repeated or index % thin == 0]
-    again = [step.loss if step.repeated else np.nan for step in shown]
-    times = [step.time - timeline.began for step in shown]
-    rows = {"time": times, "loss": [step.loss for step in shown], "again": again}
+    stride = 1 + len(steps) // MAX_POINTS
+    points = [step for index, step in enumerate(steps) if step.repeated or index % stride == 0]
+    repeated = [step.loss if step.repeated else np.nan for step in points]
+    times = [step.time - timeline.began for step in points]
+    rows = {"time": times, "loss": [step.loss for step in points], "again": repeated}
     return [(name, 0, np.asarray(values, dtype=float)) for name, values in rows.items()]
 
 
 def stage_of(timeline: Timeline) -> dict[str, object]:
-    """What is drawn over the line of time, in seconds from its beginning."""
+    """The marks, rounds, pauses, lanes and world sizes to draw, in seconds from the beginning."""
     times, sizes = world(timeline)
     return {
         "length": round(max(1.0, timeline.now - timeline.began), 2),
         "marks": [[round(row.time - timeline.began, 3), label_of(row)] for row in timeline.rows],
-        "rounds": [
-            [round(meeting.time - timeline.began, 3), meeting.number] for meeting in timeline.rendezvous
-        ],
+        "rounds": [[round(rdzv.time - timeline.began, 3), rdzv.number] for rdzv in timeline.rendezvous],
         "pauses": list(map(list, labelled_pauses(timeline))),
         "lanes": [[worker, list(map(list, _rounded(spans)))] for worker, spans in lanes(timeline)],
-        "world": [[round(moment, 3) for moment in times], sizes],
+        "world": [[round(time_, 3) for time_ in times], sizes],
     }
 
 
@@ -187,69 +174,61 @@ def _rounded(spans: list[tuple[str, float, float]]) -> Iterator[tuple[str, float
 
 @dataclass(frozen=True)
 class Call:
-    """A call as a user would write it, and the function that does it."""
+    """A call as a user would write it, and the function that makes it."""
 
     text: str
-    do: Callable[[], object]
+    execute: Callable[[], object]
 
 
 class Buttons:
     """Buttons for a run's workers, their number, and the nodes."""
 
     def __init__(
-        self,
-        run: Run,
-        cluster: LocalCluster | None,
-        view: ipywidgets.DOMWidget,
-        *,
-        replicas: Replicas,
+        self, run: Run, cluster: LocalCluster | None, view: ipywidgets.DOMWidget, *, replicas: Replicas
     ) -> None:
         self.run, self.cluster, self.replicas = run, cluster, replicas
-        self.said = ipywidgets.HTML("<i>A button does the call that is then shown here.</i>")
+        self.status = ipywidgets.HTML("<i>The call that a button makes is shown here.</i>")
         self.workers = ipywidgets.VBox()
         self.nodes = ipywidgets.VBox()
         self.count = ipywidgets.HTML()
         self._ranks: dict[str, int] = {}
-        self._of_worker: dict[str, dict[str, ipywidgets.Widget]] = {}
-        self._of_node: dict[str, dict[str, ipywidgets.Widget]] = {}
+        self._worker_rows: dict[str, dict[str, ipywidgets.Widget]] = {}
+        self._node_rows: dict[str, dict[str, ipywidgets.Widget]] = {}
         self._thread: threading.Thread | None = None
-        self._wanted: tuple[int, int, int] = (0, 0, 0)
-        self._fewer = self._button("−", lambda: self._scale(-1), "one worker less", name="scale down")
-        self._more = self._button("+", lambda: self._scale(+1), "one worker more", name="scale up")
-        scale = ipywidgets.HBox([self.count, self._fewer, self._more])
+        self._replicas: tuple[int, int, int] = (0, 0, 0)
+        self._scale_down = self._button("−", lambda: self._scale(-1), "one worker less", name="scale down")
+        self._scale_up = self._button("+", lambda: self._scale(+1), "one worker more", name="scale up")
+        scale = ipywidgets.HBox([self.count, self._scale_down, self._scale_up])
         left = ipywidgets.VBox([self.workers, scale])
         groups = [left, self.nodes] if cluster is not None else [left]
         layout = ipywidgets.Layout(flex_flow="row wrap", grid_gap="4px 32px")
-        self.box = ipywidgets.VBox([ipywidgets.Box(groups, layout=layout), self.said, view])
+        self.box = ipywidgets.VBox([ipywidgets.Box(groups, layout=layout), self.status, view])
         self.box.add_class("ty-lab")
 
     def update(self, timeline: Timeline, *, over: bool) -> None:
-        """Show the workers and nodes of now; disable the buttons that make no sense."""
-        with contextlib.suppress(KitError):  # it is gone, or the cluster does not answer: the picture says so
-            self._wanted = self.replicas()
+        """Show the current workers and nodes; disable buttons that do not apply."""
+        with contextlib.suppress(KitError):  # reported in the picture
+            self._replicas = self.replicas()
         busy = over or (self._thread is not None and self._thread.is_alive())
         self._show_workers(timeline, busy)
-        least = self._wanted[0] <= self._wanted[1]
-        most = self._wanted[0] >= self._wanted[2]
-        _set(self.count, value=f"<b>workers</b> {self._wanted[0] or ''}&ensp;")
-        _set(self._fewer, disabled=busy or least)
-        _set(self._more, disabled=busy or most)
+        count, least, most = self._replicas
+        _set(self.count, value=f"<b>workers</b> {count or ''}&ensp;")
+        _set(self._scale_down, disabled=busy or count <= least)
+        _set(self._scale_up, disabled=busy or count >= most)
         if self.cluster is not None:
             self._show_nodes(timeline, busy)
 
     def _show_workers(self, timeline: Timeline, busy: bool) -> None:
         rank_of = {worker: rank for rank, worker in timeline.ranks.items()}
-        hanging = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
-        shown = rank_of | {
-            worker: rank for worker in timeline.paused if (rank := hanging.get(worker)) is not None
-        }
-        self._ranks = shown
+        paused_rank = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
+        paused_ranks = ((worker, paused_rank.get(worker)) for worker in timeline.paused)
+        self._ranks = rank_of | {worker: rank for worker, rank in paused_ranks if rank is not None}
         rows = []
-        for worker in sorted(shown, key=lambda worker: (shown[worker], worker)):
-            parts = self._of_worker.setdefault(worker, self._row_of_worker(worker))
+        for worker, rank in sorted(self._ranks.items(), key=lambda item: (item[1], item[0])):
+            parts = self._worker_rows.setdefault(worker, self._row_of_worker(worker))
             paused = worker in timeline.paused
-            message = "hangs" if paused else "trains" if worker in rank_of else ""
-            _set(parts["label"], value=f"<b>rank {shown[worker]}</b> {escape(worker)} {message}&ensp;")
+            state = "paused" if paused else "training" if worker in rank_of else ""
+            _set(parts["label"], value=f"<b>rank {rank}</b> {escape(worker)} {state}&ensp;")
             _set(parts["kill"], disabled=busy)
             _set(parts["pause"], disabled=busy or paused)
             _set(parts["resume"], disabled=busy or not paused)
@@ -259,38 +238,38 @@ class Buttons:
 
     def _row_of_worker(self, worker: str) -> dict[str, ipywidgets.Widget]:
         def call(verb: str) -> Callable[[], Call]:
-            def made() -> Call:
+            def build() -> Call:
                 rank = self._ranks.get(worker, 0)
                 return Call(f"run.{verb}(rank={rank})", lambda: getattr(self.run, verb)(rank=rank))
 
-            return made
+            return build
 
         parts = {
             "label": ipywidgets.HTML(),
-            "kill": self._button("kill", call("kill"), "as a crash would", name=f"kill {worker}"),
-            "pause": self._button("pause", call("pause"), "it hangs", name=f"pause {worker}"),
-            "resume": self._button("resume", call("resume"), "it no longer hangs", name=f"resume {worker}"),
+            "kill": self._button("kill", call("kill"), "simulate a crash", name=f"kill {worker}"),
+            "pause": self._button("pause", call("pause"), "simulate a hang", name=f"pause {worker}"),
+            "resume": self._button("resume", call("resume"), "end the hang", name=f"resume {worker}"),
         }
         return parts | {"row": ipywidgets.HBox(list(parts.values()))}
 
     def _scale(self, by: int) -> Call:
-        replicas = self._wanted[0] + by
+        replicas = self._replicas[0] + by
         return Call(f"run.scale({replicas})", lambda: self.run.scale(replicas))
 
     def _show_nodes(self, timeline: Timeline, busy: bool) -> None:
-        if not self._of_node:
+        if not self._node_rows:
             try:
                 names = [node["node"] for node in self.cluster.nodes()] if self.cluster else []
             except KitError:
                 return
-            self._of_node = {name: self._row_of_node(name) for name in names}
-            self.nodes.children = [parts["row"] for parts in self._of_node.values()]
-        last = {row.node: row.what for row in timeline.rows if row.what in DONE}
-        for name, parts in self._of_node.items():
-            undo = NODE_AFTER.get(last.get(name, ""))
+            self._node_rows = {name: self._row_of_node(name) for name in names}
+            self.nodes.children = [parts["row"] for parts in self._node_rows.values()]
+        last = {row.node: row.what for row in timeline.rows if row.what in NODE_CHANGES}
+        for name, parts in self._node_rows.items():
+            undo = UNDO.get(last.get(name, ""))
             for verb in ("stop", "start", "isolate", "reconnect"):
-                makes_sense = verb == undo if undo or verb in ("start", "reconnect") else True
-                _set(parts[verb], disabled=busy or not makes_sense)
+                applies = verb == undo if undo or verb in ("start", "reconnect") else True
+                _set(parts[verb], disabled=busy or not applies)
 
     def _row_of_node(self, node: str) -> dict[str, ipywidgets.Widget]:
         verbs = {"stop": "stop_node", "start": "start_node", "isolate": "isolate", "reconnect": "reconnect"}
@@ -303,7 +282,7 @@ class Buttons:
             parts[verb] = self._button(verb, call(method), f"cluster.{method}", name=f"{verb} {node}")
         return parts | {"row": ipywidgets.HBox(list(parts.values()))}
 
-    # Pressing
+    # Press
 
     def _button(self, text: str, call: Callable[[], Call], hint: str, *, name: str) -> ipywidgets.Button:
         layout = ipywidgets.Layout(**NARROW)
@@ -314,29 +293,29 @@ class Buttons:
     def _press(self, call: Call) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        self.said.value = f"<code>{escape(call.text)}</code> …"
-        name = f"lab-{self.run.name}-press"
-        self._thread = threading.Thread(target=self._carry_out, args=(call,), name=name, daemon=True)
+        self.status.value = f"<code>{escape(call.text)}</code> …"
+        name = f"dashboard-{self.run.name}-press"
+        self._thread = threading.Thread(target=self._execute, args=(call,), name=name, daemon=True)
         self._thread.start()
 
-    def _carry_out(self, call: Call) -> None:
+    def _execute(self, call: Call) -> None:
         with shown_elsewhere():
             try:
-                result = call.do()
+                result = call.execute()
                 message = escape(str(result)) if isinstance(result, str) else "done"
             except KitError as error:
                 fix = f" <i>{escape(plain(error.fix))}</i>" if error.fix else ""
                 message = f"<b style='color:#b3001b'>{escape(error.what)}</b>{fix}"
-        self.said.value = f"<code>{escape(call.text)}</code> {message}"
+        self.status.value = f"<code>{escape(call.text)}</code> {message}"
 
     def close(self) -> None:
-        """Wait until the last press has been carried out."""
+        """Wait until the last call has returned."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
 
 
 def _set(widget: ipywidgets.Widget, **traits: object) -> None:
-    """Set the traits that differ: each change is a message to the browser."""
+    """Set only traits that differ, because each change is a message to the browser."""
     for name, value in traits.items():
         if getattr(widget, name) != value:
             setattr(widget, name, value)

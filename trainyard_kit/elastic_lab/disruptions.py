@@ -1,7 +1,7 @@
 """Disruptions of a run, from Events: pods killed, preempted or evicted, nodes stopped, workers scaled. Pure.
 
-The kit issues an Event for each of its own calls, and Kubernetes for most of what it does by itself. The
-effects on training are in `timeline`.
+The kit issues an Event for each of its calls, and Kubernetes for most of its own actions. The effects on
+training are in `timeline`.
 """
 
 import re
@@ -26,10 +26,10 @@ WHAT = {
     ("Pod", "TaintManagerEviction"): "evicted",
     ("Pod", "Killing"): "pod deleted",
     ("", "Scaled"): "scaled",
-    ("", "SuccessfulRescale"): "scaled",  # an autoscaler's
+    ("", "SuccessfulRescale"): "scaled",  # by an autoscaler
 }
 STORE_LOST = "store lost"
-SAME_SECONDS = 5.0  # between the Event with the reason of a deletion and the kubelet's
+SAME_SECONDS = 5.0  # between the kubelet's Event of a deletion and the one with its cause
 _SIZES = re.compile(r"\b(\d{1,9}) ?(?:→|->|to) ?(\d{1,9})")
 
 
@@ -40,59 +40,59 @@ class Disruption:
     Attributes:
         time: Seconds since 1970.
         what: One of the values of :data:`WHAT`, with the numbers of ``scaled``; or :data:`STORE_LOST`.
-        worker: The pod, if it concerns one.
-        node: The node, if it concerns one.
-        why: The Event's message.
+        worker: The affected pod, if any.
+        node: The affected node, if any.
+        message: The Event's message.
     """
 
     time: float
     what: str
     worker: str = ""
     node: str = ""
-    why: str = ""
+    message: str = ""
 
 
 def disruptions(
     events: Iterable[Object], *, run: str, workers: Mapping[str, str], store: Collection[str] = ()
 ) -> list[Disruption]:
-    """Extract a run's disruptions from Events, by its pods, their nodes and its store, in order of time."""
+    """Extract a run's disruptions from Events of its pods, their nodes and its store, by time."""
     ordered = list(filter(None, (_disruption(event, run, workers, store) for event in events)))
     ordered.sort(key=lambda disruption: disruption.time)
-    reasons = [disruption for disruption in ordered if disruption.what not in ("pod deleted", STORE_LOST)]
+    causes = [disruption for disruption in ordered if disruption.what not in ("pod deleted", STORE_LOST)]
     return [
         disruption
         for disruption in ordered
-        if disruption.what != "pod deleted" or not _explained(disruption, reasons)
+        if disruption.what != "pod deleted" or not _has_cause(disruption, causes)
     ]
 
 
 def _disruption(
     event: Object, run: str, workers: Mapping[str, str], store: Collection[str]
 ) -> Disruption | None:
-    about, reason = event["involvedObject"], event.get("reason", "")
-    kind, name, why = about.get("kind", ""), about.get("name", ""), event.get("message") or ""
+    involved, reason = event["involvedObject"], event.get("reason", "")
+    kind, name, message = involved.get("kind", ""), involved.get("name", ""), event.get("message") or ""
     what = WHAT.get((kind, reason)) or WHAT.get(("", reason))
-    if what is None or "ancel" in why:  # an eviction that was called off
+    if what is None or "ancel" in message:  # a cancelled eviction
         return None
     when = event.get("eventTime") or event.get("lastTimestamp") or event.get("firstTimestamp")
     time = parse_time(str(when or event["metadata"]["creationTimestamp"])).timestamp()
     if kind == "Pod" and name in store:
         lost = what in ("killed", "paused", "pod deleted", "evicted", "preempted")
-        return Disruption(time, STORE_LOST if lost else what, why=why)
+        return Disruption(time, STORE_LOST if lost else what, message=message)
     if kind == "Node":
-        return Disruption(time, what, node=name, why=why)
+        return Disruption(time, what, node=name, message=message)
     if name != run and name not in workers:  # of another run
         return None
     if what == "scaled":
-        sizes = _SIZES.search(why)
-        return Disruption(time, f"scaled {sizes[1]} → {sizes[2]}" if sizes else what, why=why)
+        sizes = _SIZES.search(message)
+        return Disruption(time, f"scaled {sizes[1]} → {sizes[2]}" if sizes else what, message=message)
     worker = name if kind == "Pod" else ""
-    return Disruption(time, what, worker, workers.get(worker, ""), why)
+    return Disruption(time, what, worker, workers.get(worker, ""), message)
 
 
-def _explained(deletion: Disruption, reasons: Iterable[Disruption]) -> bool:
+def _has_cause(deletion: Disruption, causes: Iterable[Disruption]) -> bool:
     return any(
-        abs(reason.time - deletion.time) <= SAME_SECONDS
-        and (reason.worker == deletion.worker or reason.what.startswith("scaled"))
-        for reason in reasons
+        abs(cause.time - deletion.time) <= SAME_SECONDS
+        and (cause.worker == deletion.worker or cause.what.startswith("scaled"))
+        for cause in causes
     )

@@ -1,11 +1,11 @@
-"""The rendezvous of a run, from the workers' events: their ranks, processes and steps. Pure."""
+"""The rendezvous of a run, with ranks, processes and steps, from the workers' events. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kitlib.metrics.events import Event, finite_figure, whole_number
 
-SAME_SECONDS = 60.0  # a store that was lost counts rounds from the beginning again: this tells them apart
+SAME_SECONDS = 60.0  # after a lost store, rounds are numbered from 0 again: events this far apart differ
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class WorkerLog:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step, as the first rank to finish it reported it."""
+    """An optimizer step, as the first rank that completed it reported it."""
 
     time: float
     number: int
@@ -34,17 +34,17 @@ class Rendezvous:
     """One rendezvous: its ranks, and the steps until the next one.
 
     Attributes:
-        number: Its round, as the launcher counts.
+        number: Its round, as the launcher numbers them.
         time: When it was complete.
         world_size: Number of ranks.
-        reason: As the ranks report it: ``start``, ``peer lost``, ``join`` …
+        reason: As the ranks report it: ``start``, ``peer lost``, ``join``, …
         state: The source of model and progress: ``fresh``, ``checkpoint``, ``live rank 0``.
         next_step: The first step after it, if the ranks report it.
-        ranks: The worker of each rank whose log exists.
-        pids: The process of each rank.
-        steps: The steps until the next rendezvous, by their number.
-        steps_lost: Completed steps that are not carried on.
-        steps_repeated: Steps that an earlier rendezvous had completed already.
+        ranks: The worker of each rank that has a log.
+        pids: The PID of each rank.
+        steps: The steps until the next rendezvous, by number.
+        steps_lost: Completed steps that it does not continue from.
+        steps_repeated: Steps that were completed before it.
     """
 
     number: int
@@ -71,77 +71,76 @@ class Rendezvous:
 
 
 def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
-    """Collect the rendezvous in their order, each with its steps."""
-    met = ((event, log) for log in logs for event in _joins(log.events))
-    meetings: list[Rendezvous] = []
-    of_event: dict[int, Rendezvous] = {}
-    for event, log in sorted(met, key=lambda pair: pair[0].time):
-        known = next((earlier for earlier in reversed(meetings) if _belongs(event, earlier)), None)
-        if known is None:
-            known = Rendezvous(whole_number(event.fields.get("round")) or 0, event.time, event.world_size)
-            meetings.append(known)
-        _join(known, event, log.worker)
-        of_event[id(event)] = known
+    """Collect the rendezvous by time, each with its steps."""
+    joins = ((event, log) for log in logs for event in _joins(log.events))
+    rounds: list[Rendezvous] = []
+    round_of: dict[int, Rendezvous] = {}  # by id of the event
+    for event, log in sorted(joins, key=lambda pair: pair[0].time):
+        rdzv = next((rdzv for rdzv in reversed(rounds) if _belongs(event, rdzv)), None)
+        if rdzv is None:
+            rdzv = Rendezvous(whole_number(event.fields.get("round")) or 0, event.time, event.world_size)
+            rounds.append(rdzv)
+        _join(rdzv, event, log.worker)
+        round_of[id(event)] = rdzv
     for log in logs:
         current = None
         for event in log.events:
-            current = of_event.get(id(event), current)
+            current = round_of.get(id(event), current)
             if event.event == "step" and current is not None:
                 _add_step(current, event)
-    return meetings
+    return rounds
 
 
 def _joins(events: Sequence[Event]) -> list[Event]:
-    """Select the events of a rendezvous; of a trainer that reports none, those of its starts."""
+    """Select the ``rendezvous`` events; for a trainer that reports none, its ``start`` events."""
     joins = [event for event in events if event.event == "rendezvous"]
     return joins or [event for event in events if event.event == "start"]
 
 
-def _belongs(event: Event, to: Rendezvous) -> bool:
-    same = (whole_number(event.fields.get("round")) or 0, event.world_size) == (to.number, to.world_size)
-    return same and event.rank not in to.ranks and event.time - to.time <= SAME_SECONDS
+def _belongs(event: Event, rdzv: Rendezvous) -> bool:
+    key = (whole_number(event.fields.get("round")) or 0, event.world_size)
+    same = key == (rdzv.number, rdzv.world_size)
+    return same and event.rank not in rdzv.ranks and event.time - rdzv.time <= SAME_SECONDS
 
 
-def _join(to: Rendezvous, event: Event, worker: str) -> None:
+def _join(rdzv: Rendezvous, event: Event, worker: str) -> None:
     fields = event.fields
-    to.ranks[event.rank] = worker
-    to.pids[event.rank] = whole_number(fields.get("pid")) or 0
-    if to.reason in ("", "start"):  # a new process knows only that it starts, the others know why
-        to.reason = str(fields.get("reason") or "start")
-    if to.next_step is None:
-        to.next_step = whole_number(fields.get("step"))
+    rdzv.ranks[event.rank] = worker
+    rdzv.pids[event.rank] = whole_number(fields.get("pid")) or 0
+    if rdzv.reason in ("", "start"):  # a new process reports "start", the others the actual reason
+        rdzv.reason = str(fields.get("reason") or "start")
+    if rdzv.next_step is None:
+        rdzv.next_step = whole_number(fields.get("step"))
     source, leader = fields.get("source"), whole_number(fields.get("leader"))
-    if source and not to.state:
-        to.state = f"live rank {leader}" if source == "live" and leader is not None else str(source)
+    if source and not rdzv.state:
+        rdzv.state = f"live rank {leader}" if source == "live" and leader is not None else str(source)
 
 
-def _add_step(to: Rendezvous, event: Event) -> None:
-    number, loss = whole_number(event.fields.get("step")), event.fields.get("loss")
+def _add_step(rdzv: Rendezvous, event: Event) -> None:
+    number = whole_number(event.fields.get("step"))
     if number is None:
         return
-    known = to.steps.get(number)
-    if known is None or event.time < known.time:
-        epoch, samples = (
-            whole_number(event.fields.get("epoch")),
-            whole_number(event.fields.get("samples")) or 0,
-        )
-        to.steps[number] = Step(event.time, number, epoch, finite_figure(loss), samples)
+    existing = rdzv.steps.get(number)
+    if existing is None or event.time < existing.time:
+        epoch, samples = map(whole_number, (event.fields.get("epoch"), event.fields.get("samples")))
+        loss = finite_figure(event.fields.get("loss"))
+        rdzv.steps[number] = Step(event.time, number, epoch, loss, samples or 0)
 
 
 def mark_steps(rendezvous: Sequence[Rendezvous]) -> tuple[Step, ...]:
-    """Mark repeated steps and count lost ones; return all in the order of time."""
-    done: set[int] = set()
-    reached: int | None = None
+    """Mark repeated steps and count lost ones; return all steps by time."""
+    completed: set[int] = set()
+    last: int | None = None
     steps: list[Step] = []
-    for meeting in rendezvous:
-        meeting.steps = {
-            number: replace(step, repeated=number in done) for number, step in meeting.steps.items()
+    for rdzv in rendezvous:
+        rdzv.steps = {
+            number: replace(step, repeated=number in completed) for number, step in rdzv.steps.items()
         }
-        meeting.steps_repeated = sum(step.repeated for step in meeting.steps.values())
-        first = min(meeting.steps, default=None) if meeting.next_step is None else meeting.next_step
+        rdzv.steps_repeated = sum(step.repeated for step in rdzv.steps.values())
+        first = min(rdzv.steps, default=None) if rdzv.next_step is None else rdzv.next_step
         if first is not None:
-            meeting.steps_lost = 0 if reached is None else max(0, reached - first + 1)
-            reached = max(meeting.steps, default=first - 1)
-        done |= set(meeting.steps)
-        steps += meeting.steps.values()
+            rdzv.steps_lost = 0 if last is None else max(0, last - first + 1)
+            last = max(rdzv.steps, default=first - 1)
+        completed |= set(rdzv.steps)
+        steps += rdzv.steps.values()
     return tuple(sorted(steps, key=lambda step: (step.time, step.number)))

@@ -1,4 +1,4 @@
-"""Speed-up of runs as a static plot: what a step's time consists of, and the efficiency beside it."""
+"""Speed-up of runs as a static plot: the parts of a step's time, and the efficiency."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from kitlib.widgets.plots import THEME, Picture, tidy
 from trainyard_kit.elastic_lab.speed_up import StepTimes
 
-LOOKS = (  # label, colour, hatching: told apart without colours as well
+STYLES = (  # label, colour, hatching: distinguishable without colours
     ("computing (simulated)", THEME.lines[0], None),
     ("not divided", THEME.lines[7], "...."),
     ("waiting for cores", THEME.lines[2], "xxxx"),
@@ -44,12 +44,12 @@ def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
             [speed_up.waiting_for_cores(time) for time in times],
             [speed_up.rest(time) for time in times],
         )
-        below = [0.0] * len(times)
-        for (label, colour, hatch), seconds in zip(LOOKS, parts, strict=True):
+        bottom = [0.0] * len(times)
+        for (label, colour, hatch), seconds in zip(STYLES, parts, strict=True):
             heights = [second * 1e3 for second in seconds]
-            look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
-            axes.bar(names, heights, bottom=below, label=label if any(heights) else None, **look)
-            below = [base + height for base, height in zip(below, heights, strict=True)]
+            style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
+            axes.bar(names, heights, bottom=bottom, label=label if any(heights) else None, **style)
+            bottom = [base + height for base, height in zip(bottom, heights, strict=True)]
         axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     axes.set_ylabel("ms")
 

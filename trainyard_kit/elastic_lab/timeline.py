@@ -1,7 +1,7 @@
-"""A run's timeline: each change of its workers, and the steps and the time that it cost. Pure.
+"""A run's timeline: each change of its workers, with the steps and the time that it cost. Pure.
 
-The workers' events give the rendezvous and the steps, Kubernetes Events the disruptions; both become one
-table. The clocks of pods are assumed to agree. Its picture is in `timeline_plot`.
+The rendezvous and steps are from the workers' events, the disruptions from Kubernetes Events. Pods' clocks
+are assumed to be synchronised. The plot is in `timeline_plot`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,8 +20,8 @@ from trainyard_kit.elastic_lab.worker_states import WorkerState, begin_of, worke
 if TYPE_CHECKING:
     import pandas
 
-SHARE_SECONDS = 10.0  # disruptions within so short a time may share a rendezvous
-# The disruptions that may cause a rendezvous with this reason; other reasons may have any cause.
+SHARE_SECONDS = 10.0  # disruptions within this time may share a rendezvous
+# Possible causes of a rendezvous by its reason; other reasons may have any cause.
 CAUSES = {
     "peer lost": (
         *("killed", "pod deleted", "preempted", "evicted"),
@@ -31,7 +31,7 @@ CAUSES = {
     "leave": ("scaled", "preempted", "evicted", "pod deleted"),
     "join": ("scaled", "resumed", "node reconnected", "node started", "killed", "pod deleted"),
 }
-_OF_WORKERS = ("killed", "paused", "pod deleted", "preempted", "evicted")
+_WORKER_DISRUPTIONS = ("killed", "paused", "pod deleted", "preempted", "evicted")
 WITHOUT_CAUSE = {
     "start": "restarted",
     "join": "joined",
@@ -48,18 +48,18 @@ class Row:
     Attributes:
         time: Seconds since 1970.
         what: ``start``, ``killed``, ``scaled 2 → 4``, ``node stopped``, ``joined`` …
-        worker: The worker, if it concerns one.
-        rank: The worker's at that time.
-        node: The node, if it concerns one.
-        round: The rendezvous that followed; None while there has been none.
-        before: The world size before it.
+        worker: The affected worker, if any.
+        rank: The worker's rank at that time.
+        node: The affected node, if any.
+        round: The number of the rendezvous that followed; None before it.
+        before: The world size before the change.
         after: The world size of that rendezvous.
         reason: The reason of that rendezvous as the ranks report it.
         state: The source of model and progress.
-        steps_lost: Completed steps that the next rendezvous does not carry on. A rendezvous's figures are in
-            its first row only.
-        steps_repeated: Steps done once more.
-        seconds: Until the next step was done; None while there has been none.
+        steps_lost: Completed steps that the next rendezvous does not continue from; in the first row of a
+            rendezvous only.
+        steps_repeated: Repeated steps, in the first row only.
+        seconds: Until the next step was completed; None before it.
     """
 
     time: float
@@ -79,18 +79,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The changes of a run; a table where it is shown.
+    """The changes of a run; displayed as a table.
 
     Attributes:
-        name: The run's.
-        rows: The changes, in the order of time.
-        rendezvous: The rendezvous, in their order.
-        steps: All steps, repeated ones as often as they were done, in the order of time.
-        states: Each worker's states; a worker whose log is gone has a gap.
-        gaps: What is not known, and why, in words.
+        name: The run's name.
+        rows: The changes, by time.
+        rendezvous: The rendezvous, by time.
+        steps: All executed steps, including repetitions, by time.
+        states: Each worker's states; a worker without a log has a gap.
+        gaps: Descriptions of missing information.
         began: The time of the first event, in seconds since 1970.
         now: The time of the timeline, or of the run's end.
-        nodes: The node of each worker, now or last.
+        nodes: The current or last node of each worker.
         paused: Workers that are paused.
     """
 
@@ -110,12 +110,12 @@ class Timeline:
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
-        """The world size of each rendezvous, in their order."""
-        return tuple(meeting.world_size for meeting in self.rendezvous)
+        """The world size of each rendezvous, by time."""
+        return tuple(rdzv.world_size for rdzv in self.rendezvous)
 
     @property
     def world_size(self) -> int:
-        """The newest rendezvous's, 0 before the first."""
+        """The world size of the newest rendezvous, 0 before the first."""
         return self.rendezvous[-1].world_size if self.rendezvous else 0
 
     @property
@@ -130,20 +130,21 @@ class Timeline:
 
     @property
     def training(self) -> bool:
-        """Whether a step has been done since the newest rendezvous."""
+        """Whether a step has been completed since the newest rendezvous."""
         return bool(self.rendezvous and self.rendezvous[-1].steps)
 
     @property
     def settled(self) -> bool:
-        """Whether each disruption of a current rank has been followed by a rendezvous, and a step."""
-        return self.training and not any(row.round is None and self._concerns(row) for row in self.rows)
+        """Whether a rendezvous and a step have followed each disruption of a current rank."""
+        pending = (row for row in self.rows if row.round is None)
+        return self.training and not any(map(self._expects_rendezvous, pending))
 
-    def _concerns(self, row: Row) -> bool:
-        """Tell whether a change without a rendezvous yet will be followed by one."""
+    def _expects_rendezvous(self, row: Row) -> bool:
+        """Whether a rendezvous will follow a change that has none yet."""
         workers = set(self.ranks.values())
         if row.time < self.rendezvous[-1].time and not row.what.startswith("scaled"):
             return False
-        if row.what in _OF_WORKERS:
+        if row.what in _WORKER_DISRUPTIONS:
             return row.worker in workers
         if row.what in ("node stopped", "node isolated"):
             return any(self.nodes.get(worker) == row.node for worker in workers)
@@ -154,7 +155,7 @@ class Timeline:
 
     @property
     def summary(self) -> str:
-        """The current state, in a few words."""
+        """The current state in one line."""
         if not self.rendezvous:
             return "no rendezvous yet"
         newest = self.rendezvous[-1]
@@ -162,47 +163,47 @@ class Timeline:
 
     @property
     def steps_lost(self) -> int:
-        """Completed steps that were not carried on, in all."""
-        return sum(meeting.steps_lost for meeting in self.rendezvous)
+        """Total of completed steps that were not continued from."""
+        return sum(rdzv.steps_lost for rdzv in self.rendezvous)
 
     @property
     def steps_repeated(self) -> int:
-        """Steps done once more, in all."""
-        return sum(meeting.steps_repeated for meeting in self.rendezvous)
+        """Total of repeated steps."""
+        return sum(rdzv.steps_repeated for rdzv in self.rendezvous)
 
     @property
     def samples(self) -> dict[int, int]:
         """Samples of each epoch in the reported steps, a repeated step counted once."""
         last = {step.number: step for step in self.steps}
-        counted: dict[int, int] = {}
+        samples: dict[int, int] = {}
         for step in last.values():
             if step.epoch is not None:
-                counted[step.epoch] = counted.get(step.epoch, 0) + step.samples
-        return dict(sorted(counted.items()))
+                samples[step.epoch] = samples.get(step.epoch, 0) + step.samples
+        return dict(sorted(samples.items()))
 
     def frame(self) -> "pandas.DataFrame":
-        """Make a pandas DataFrame of the rows, its columns those of :class:`Row`."""
-        import pandas  # half a second, and seldom needed
+        """Convert the rows to a pandas DataFrame with the fields of :class:`Row` as columns."""
+        import pandas  # takes half a second, and is seldom needed
 
         names = [column.name for column in fields(Row)]
         return pandas.DataFrame([[getattr(row, name) for name in names] for row in self.rows], columns=names)
 
     def table(self) -> Table:
-        """Make a table of the rows: times from the beginning, world sizes as ``2 → 1``."""
-        shown = [self._shown(row) for row in self.rows]
-        return Table((*self.COLUMNS, *self.FIGURES), shown, empty="no worker has reported anything yet")
+        """Tabulate the rows: times since the beginning, world sizes as ``2 → 1``."""
+        rows = [self._format(row) for row in self.rows]
+        return Table((*self.COLUMNS, *self.FIGURES), rows, empty="no worker has reported anything yet")
 
-    def _shown(self, row: Row) -> list[object]:
+    def _format(self, row: Row) -> list[object]:
         sizes = str(row.before)
-        if row.round is not None or (self.rendezvous and self._concerns(row)):
+        if row.round is not None or (self.rendezvous and self._expects_rendezvous(row)):
             sizes += f" → {'?' if row.after is None else row.after}"
         rank, number, lost, repeated = (
             "" if figure is None else str(figure)
             for figure in (row.rank, row.round, row.steps_lost, row.steps_repeated)
         )
         seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
-        known = [f"+{row.time - self.began:.1f} s", row.what, row.worker, rank, row.node, number, sizes]
-        return [*known, row.state, lost, repeated, seconds]
+        cells = [f"+{row.time - self.began:.1f} s", row.what, row.worker, rank, row.node, number, sizes]
+        return [*cells, row.state, lost, repeated, seconds]
 
     def __repr__(self) -> str:
         return "\n".join([repr(self.table()), *self.gaps])
@@ -212,9 +213,9 @@ class Timeline:
 
 
 class RunHistory:
-    """The events of a run's workers until now, from which a timeline can be built at any time.
+    """The events of a run's workers until now, from which timelines are built.
 
-    A worker is known by its pod's name, which a replacement keeps; its earlier events are kept.
+    A worker's key is its pod's name, which its replacement has too; the earlier events are kept.
     """
 
     def __init__(self, name: str) -> None:
@@ -236,14 +237,14 @@ class RunHistory:
         """Build the timeline until now."""
         all_disruptions = disruptions(events, run=self.name, workers=self.nodes, store=set(store))
         logs = [
-            WorkerLog(worker, self.nodes[worker], tuple(sorted(reported, key=lambda event: event.time)))
-            for worker, reported in sorted(self.events.items())
+            WorkerLog(worker, self.nodes[worker], tuple(sorted(worker_events, key=lambda event: event.time)))
+            for worker, worker_events in sorted(self.events.items())
         ]
         return build(self.name, logs, all_disruptions, now=now)
 
 
 def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *, now: float) -> Timeline:
-    """Build the timeline of a run; causes before its first worker belong to an earlier run of the name."""
+    """Build the timeline of a run; causes before its first event belong to an earlier run of its name."""
     logs = [log for log in logs if log.events]
     began = min((begin_of(log) for log in logs), default=now)
     causes = sorted((cause for cause in causes if cause.time >= began), key=lambda cause: cause.time)
@@ -265,44 +266,44 @@ def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *,
 
 
 def _rows(rendezvous: Sequence[Rendezvous], causes: Sequence[Disruption], began: float) -> list[Row]:
-    """Make a row for each disruption, and for each rendezvous that none explains, in the order of time."""
+    """Build a row for each disruption, and for each rendezvous without one, by time."""
     rows: list[Row] = []
-    waiting, before = list(causes), None
-    for meeting in rendezvous:
-        earlier = [cause for cause in waiting if cause.time <= meeting.time]
-        own: list[Disruption] = _causes(meeting, before, earlier) if before else []
-        rows += [_row_of_cause(cause, meeting, before, first=cause is own[0]) for cause in own]
+    remaining, previous = list(causes), None
+    for rdzv in rendezvous:
+        earlier = [cause for cause in remaining if cause.time <= rdzv.time]
+        own: list[Disruption] = _causes(rdzv, previous, earlier) if previous else []
+        rows += [_row_of_cause(cause, rdzv, previous, first=cause is own[0]) for cause in own]
         if not own:
-            rows.append(_row_without_cause(meeting, before, began))
-        waiting = [cause for cause in waiting if cause not in own]
-        before = meeting
-    for cause in waiting:
-        past = (meeting for meeting in rendezvous if meeting.time <= cause.time)
-        newest = max(past, key=lambda earlier: earlier.time, default=None)
+            rows.append(_row_without_cause(rdzv, previous, began))
+        remaining = [cause for cause in remaining if cause not in own]
+        previous = rdzv
+    for cause in remaining:
+        earlier_rounds = (rdzv for rdzv in rendezvous if rdzv.time <= cause.time)
+        newest = max(earlier_rounds, key=lambda rdzv: rdzv.time, default=None)
         rows.append(_row_of_cause(cause, None, newest, first=False))
     return sorted(rows, key=lambda row: row.time)
 
 
-def _causes(meeting: Rendezvous, before: Rendezvous, causes: Sequence[Disruption]) -> list[Disruption]:
-    """Select the causes of a rendezvous: the newest that fits, and those just before it."""
-    known = CAUSES.get(meeting.reason)
-    fits = [
+def _causes(rdzv: Rendezvous, before: Rendezvous, causes: Sequence[Disruption]) -> list[Disruption]:
+    """Select the causes of a rendezvous: the newest possible one, and those shortly before it."""
+    kinds = CAUSES.get(rdzv.reason)
+    possible = [
         cause
         for cause in causes
-        if (known is None or cause.what.startswith(known)) and _could_matter(cause, before)
+        if (kinds is None or cause.what.startswith(kinds)) and _affects_rank(cause, before)
     ]
-    return [cause for cause in fits if cause.time >= fits[-1].time - SHARE_SECONDS]
+    return [cause for cause in possible if cause.time >= possible[-1].time - SHARE_SECONDS]
 
 
-def _could_matter(cause: Disruption, before: Rendezvous) -> bool:
-    """Exclude workers without a rank: Kubernetes evicts the pods of a stopped node long afterwards."""
-    if cause.what not in _OF_WORKERS or len(before.ranks) < before.world_size:  # some logs are missing
+def _affects_rank(cause: Disruption, before: Rendezvous) -> bool:
+    """Whether the worker had a rank: Kubernetes evicts the pods of a stopped node long afterwards."""
+    if cause.what not in _WORKER_DISRUPTIONS or len(before.ranks) < before.world_size:  # logs are missing
         return True
     return cause.worker in before.ranks.values()
 
 
 def _row_of_cause(
-    cause: Disruption, meeting: Rendezvous | None, before: Rendezvous | None, *, first: bool
+    cause: Disruption, rdzv: Rendezvous | None, before: Rendezvous | None, *, first: bool
 ) -> Row:
     rank_of = {worker: rank for rank, worker in before.ranks.items()} if before else {}
     return Row(
@@ -312,48 +313,48 @@ def _row_of_cause(
         rank=rank_of.get(cause.worker),
         node=cause.node,
         before=before.world_size if before else 0,
-        **_figures(meeting, cause.time, first=first),
+        **_figures(rdzv, cause.time, first=first),
     )
 
 
-def _row_without_cause(meeting: Rendezvous, before: Rendezvous | None, began: float) -> Row:
+def _row_without_cause(rdzv: Rendezvous, before: Rendezvous | None, began: float) -> Row:
     if before is None:
-        return Row(began, "start", **_figures(meeting, began, first=True))
-    came, went = meeting.processes - before.processes, before.processes - meeting.processes
-    changed, ranks = (came, meeting.ranks) if meeting.reason == "join" else (went, before.ranks)
+        return Row(began, "start", **_figures(rdzv, began, first=True))
+    joined, left = rdzv.processes - before.processes, before.processes - rdzv.processes
+    changed, ranks = (joined, rdzv.ranks) if rdzv.reason == "join" else (left, before.ranks)
     names = sorted({worker for worker, _ in changed})
-    of_rank = {worker: rank for rank, worker in ranks.items()}
+    rank_of = {worker: rank for rank, worker in ranks.items()}
     time = max((step.time for step in before.steps.values()), default=before.time)
     return Row(
-        time=min(time, meeting.time),
-        what=WITHOUT_CAUSE.get(meeting.reason, meeting.reason),
+        time=min(time, rdzv.time),
+        what=WITHOUT_CAUSE.get(rdzv.reason, rdzv.reason),
         worker=", ".join(names),
-        rank=of_rank.get(names[0]) if len(names) == 1 else None,
+        rank=rank_of.get(names[0]) if len(names) == 1 else None,
         before=before.world_size,
-        **_figures(meeting, time, first=True),
+        **_figures(rdzv, time, first=True),
     )
 
 
-def _figures(meeting: Rendezvous | None, since: float, *, first: bool) -> dict[str, Any]:
-    if meeting is None:
+def _figures(rdzv: Rendezvous | None, since: float, *, first: bool) -> dict[str, Any]:
+    if rdzv is None:
         return {}
-    step = meeting.first_step
+    step = rdzv.first_step
     return {
-        "round": meeting.number,
-        "after": meeting.world_size,
-        "reason": meeting.reason,
-        "state": meeting.state,
-        "steps_lost": meeting.steps_lost if first else None,
-        "steps_repeated": meeting.steps_repeated if first else None,
+        "round": rdzv.number,
+        "after": rdzv.world_size,
+        "reason": rdzv.reason,
+        "state": rdzv.state,
+        "steps_lost": rdzv.steps_lost if first else None,
+        "steps_repeated": rdzv.steps_repeated if first else None,
         "seconds": step.time - since if step else None,
     }
 
 
 def _gaps(rendezvous: Iterable[Rendezvous]) -> Iterable[str]:
-    for meeting in rendezvous:
-        missing = meeting.world_size - len(meeting.ranks)
+    for rdzv in rendezvous:
+        missing = rdzv.world_size - len(rdzv.ranks)
         if missing > 0:
             yield (
-                f"round {meeting.number}: of {missing} of its {meeting.world_size} ranks there is no log; "
-                "the pod was deleted before it was read"
+                f"round {rdzv.number}: {missing} of {rdzv.world_size} ranks have no log; "
+                "their pods were deleted before it was read"
             )

@@ -1,6 +1,7 @@
 """The states of each worker over time: training, waiting for a rendezvous, hanging, unknown. Pure.
 
-From the worker's own events, and from the disruptions of it or its node: a killed process reports nothing.
+They are derived from the worker's events, and from disruptions of the worker or its node, because a killed
+process reports nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,13 +30,13 @@ Change = tuple[float, str]
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A worker's state for a while.
+    """A worker's state during an interval.
 
     Attributes:
-        kind: ``training``, ``waiting`` for a rendezvous, ``hanging``, or ``unknown``; a worker that is gone
-            has none.
+        kind: ``training``, ``waiting`` for a rendezvous, ``hanging``, or ``unknown``; a terminated worker
+            has no state.
         begin: Seconds since 1970.
-        end: The same; now, if it lasts.
+        end: Seconds since 1970; now, if the state lasts.
     """
 
     kind: str
@@ -54,48 +55,43 @@ def worker_states(
     changes: dict[str, list[Change]] = {}
     paused = set()
     for log in logs:
-        worker = log.worker
-        own_disruptions = [disruption for disruption in disruptions if _concerns(disruption, log)]
+        own = [disruption for disruption in disruptions if _affects(disruption, log)]
         caused = [
             (disruption.time, AFTER_DISRUPTION[disruption.what])
-            for disruption in own_disruptions
+            for disruption in own
             if disruption.what in AFTER_DISRUPTION
         ]
         reported = [change for change in _reported(log.events) if not _is_hanging(change, caused=caused)]
-        changes.setdefault(worker, []).extend([*reported, *_left_behind(log, rendezvous, caused), *caused])
-        if (
-            own_disruptions
-            and own_disruptions[-1].what == "paused"
-            and own_disruptions[-1].time >= max(changes[worker])[0]
-        ):
-            paused.add(worker)
-    states = {worker: tuple(_joined(sorted(known), now)) for worker, known in sorted(changes.items())}
-    ends = [*(meeting.time for meeting in rendezvous[1:]), now]
+        all_changes = changes.setdefault(log.worker, [])
+        all_changes += [*reported, *_replaced(log, rendezvous, caused), *caused]
+        if own and own[-1].what == "paused" and own[-1].time >= max(all_changes)[0]:
+            paused.add(log.worker)
+    states = {worker: tuple(_to_states(sorted(items), now)) for worker, items in sorted(changes.items())}
+    ends = [*(rdzv.time for rdzv in rendezvous[1:]), now]
     unknown = tuple(
-        WorkerState(UNKNOWN, meeting.time, end)
-        for meeting, end in zip(rendezvous, ends, strict=False)
-        if meeting.world_size > len(meeting.ranks) and end > meeting.time
+        WorkerState(UNKNOWN, rdzv.time, end)
+        for rdzv, end in zip(rendezvous, ends, strict=False)
+        if rdzv.world_size > len(rdzv.ranks) and end > rdzv.time
     )
     if unknown:
         states[NO_LOG] = unknown
     return states, frozenset(paused)
 
 
-def _concerns(disruption: Disruption, log: WorkerLog) -> bool:
+def _affects(disruption: Disruption, log: WorkerLog) -> bool:
     on_node = bool(log.node) and disruption.node == log.node
     return disruption.worker == log.worker or (not disruption.worker and on_node)
 
 
 def _is_hanging(change: Change, *, caused: Sequence[Change]) -> bool:
-    """Tell whether it seems to wait while it hangs: its last step may be reported after its pause."""
+    """Whether a worker that seems to wait is hanging: its last step may be reported after its pause."""
     time, kind = change
-    return (
-        kind == WAITING and next((what for begin, what in reversed(caused) if begin <= time), "") == HANGING
-    )
+    state = next((state for begin, state in reversed(caused) if begin <= time), "")
+    return kind == WAITING and state == HANGING
 
 
 def begin_of(log: WorkerLog) -> float:
-    """Find when a worker began to wait for the others."""
+    """Return when a worker began to wait for the others, in seconds since 1970."""
     return min(event.time - _waited(event) for event in log.events)
 
 
@@ -110,7 +106,7 @@ def _reported(events: Sequence[Event]) -> list[Change]:
     for event in events:
         if event.event == "step":
             step = event.time
-        elif event.event == "lost":  # it has waited for the others since its last step
+        elif event.event == "lost":  # waiting since its last step
             changes.append((step or event.time, WAITING))
         elif event.event == "rendezvous":
             changes += [(event.time - _waited(event), WAITING), (event.time, TRAINING)]
@@ -122,21 +118,21 @@ def _reported(events: Sequence[Event]) -> list[Change]:
     return changes
 
 
-def _left_behind(log: WorkerLog, rendezvous: Sequence[Rendezvous], caused: Sequence[Change]) -> list[Change]:
-    """A worker is gone when it is stopped after its last event, or then, if no later rendezvous has it."""
+def _replaced(log: WorkerLog, rendezvous: Sequence[Rendezvous], caused: Sequence[Change]) -> list[Change]:
+    """End a worker that no later rendezvous has at its last event, unless a disruption ended it."""
     last = log.events[-1].time
-    later = [meeting for meeting in rendezvous if meeting.time > last]
-    if not later or any(log.worker in meeting.ranks.values() for meeting in later):
+    later = [rdzv for rdzv in rendezvous if rdzv.time > last]
+    if not later or any(log.worker in rdzv.ranks.values() for rdzv in later):
         return []
     return [] if any(last <= time <= later[0].time for time, _ in caused) else [(last, GONE)]
 
 
-def _joined(changes: Sequence[Change], now: float) -> Iterable[WorkerState]:
-    """Join changes in the order of time into states."""
+def _to_states(changes: Sequence[Change], now: float) -> Iterable[WorkerState]:
+    """Convert changes, sorted by time, to states."""
     kind, begin = GONE, 0.0
-    for time, then in [*changes, (now, "")]:
-        if then == kind:
+    for time, next_kind in [*changes, (now, "")]:
+        if next_kind == kind:
             continue
         if kind != GONE and time > begin:
             yield WorkerState(kind, begin, time)
-        kind, begin = then, time
+        kind, begin = next_kind, time
