@@ -130,7 +130,7 @@ def test_a_folder_of_ones_own_images_becomes_a_dataset(volume, tmp_path):
         2,
     )
     assert listed(volume, "my-pets") == ["dataset.json", "sample.npz", "train", "val"]
-    assert repr(dataset.preview()) == "my-pets; 6 of them, of the classes cat, dog"
+    assert repr(dataset.preview()) == "my-pets; 6 images, of the classes cat, dog"
     (tmp_path / "My pets" / "train" / "cat" / "0.png").write_text("no image")
     with pytest.raises(BadInput, match="image cannot be read"):
         kit.upload_image_folder(tmp_path / "My pets", volume=volume)

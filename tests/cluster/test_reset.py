@@ -19,9 +19,9 @@ def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, l
     launch(plain("import time; time.sleep(60)", name="forgotten", nodes=1))
     local_cluster.kubectl("create configmap mine --from-literal=a=b")
     local_cluster.kubectl("label configmap mine trainyard/notebook=13")
-    became = {step["made"]: step["now"] for step in workshop.reset("13", cluster=local_cluster)}
+    became = {step["object"]: step["result"] for step in workshop.reset("13", cluster=local_cluster)}
     assert became["run/forgotten"] == became["configmap/mine"] == "deleted"
-    assert became["run/left-over-0"] == "was not there"
+    assert became["run/left-over-0"] == "did not exist"
     left = local_cluster.kubectl("get configmaps,jobs,pods -o name")
     assert "forgotten" not in left
     assert "configmap/mine" not in left
@@ -45,7 +45,7 @@ def test_datasets_and_volumes_go_and_the_volume_last(local_cluster, tmp_path):
     volume = local_cluster.create_volume("shared", size="10Mi")
     volume.upload(tmp_path, to="mnist")
     rows = workshop.reset(cluster=local_cluster)
-    became = {row["made"]: row["now"] for row in rows}
+    became = {row["object"]: row["result"] for row in rows}
     assert became["dataset/mnist"] == became["volume/shared"] == "deleted"
     assert len(local_cluster.volumes()) == 0
 
@@ -63,8 +63,8 @@ def test_a_pod_that_has_ended_is_named_as_what_holds_a_volume(launch, plain, loc
 
 
 def test_without_a_cluster_there_is_nothing_to_delete(state_home):
-    now = {step["now"] for step in workshop.reset("05", cluster="never-made")}
-    assert {text for text in now if not text.startswith("stays: it belongs")} == {"was not there"}
+    now = {step["result"] for step in workshop.reset("05", cluster="never-made")}
+    assert {text for text in now if not text.startswith("kept: it belongs")} == {"did not exist"}
 
 
 def test_one_notebook_or_all_of_them_must_be_meant(local_cluster):

@@ -50,7 +50,7 @@ def row_of(name, cluster):
 
 def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does_not(workshop, local_cluster):
     facts = {fact["what"]: f"{fact['is']} {fact['note']}" for fact in workshop.facts}
-    assert "pods of others are kept out by the local cluster" in facts["network"]
+    assert "isolated by the local cluster" in facts["network"]
     assert "127.0.0.1" in facts["jupyter"]
     assert "digits" in facts["data"]
     assert stat.S_IMODE(workshop.handout.stat().st_mode) == 0o600
@@ -133,7 +133,7 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
     assert "and more of it" not in row["trouble"]
     assert "stuck: 0/4 nodes are available" in row["trouble"]
     assert row["doing"].startswith("failed")
-    assert row_of("bob", local_cluster)["doing"] == "not seen yet"
+    assert row_of("bob", local_cluster)["doing"] == "not reported"
     assert "ada" in watch.static_view()[1]["text/html"]
     assert watch.picture().save(tmp_path / "workshop.png").stat().st_size > 1000
 
@@ -208,7 +208,7 @@ def test_an_ingress_leads_to_a_host_of_each_and_past_the_rooms_policy(local_clus
     (path,) = rule["http"]["paths"]
     assert (rule["host"], spec["tls"]) == (f"by-name.{host}", [{"hosts": [f"by-name.{host}"]}])
     assert (path["path"], path["pathType"], path["backend"]["service"]) == ("/", "Prefix", SERVICE)
-    assert f"https://by-name.{host}/lab?token=" in jupyter.lines(theirs, attendee)
+    assert f"https://by-name.{host}/lab?token=" in jupyter.instructions(theirs, attendee)
     port = theirs.get("Service", "jupyter")["spec"]["ports"][0]
     assert (port["name"], port["targetPort"]) == ("http", "http")
     allowed = theirs.get("NetworkPolicy", "jupyter")["spec"]

@@ -128,7 +128,7 @@ def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_p
     workshop = kit.workshop.create(ROOMS, cluster=cluster, **QUOTA)
     creation_seconds = time.monotonic() - began
     assert len(kit.workshop.list_attendees(cluster=cluster)) == ROOMS
-    assert "enough for all at once" in {fact["note"] for fact in workshop.facts}
+    assert "enough for all quotas" in {fact["note"] for fact in workshop.facts}
     watcher = Watcher(cluster)
     watcher.weigh()
     watcher.start()

@@ -134,9 +134,9 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
     ]
     statuses = attendee_status.statuses(namespaces, places, pods, label=LABEL)
     ada, bob = list(attendee_status.table(statuses, NOW))
-    assert (ada["attendee"], ada["doing"]) == ("ada", "not seen yet")
-    assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed, for 30s")
-    assert (bob["finished"], bob["pods"]) == ("00", "1 run, 1 wait, 1 failed")
+    assert (ada["attendee"], ada["doing"]) == ("ada", "not reported")
+    assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed for 30s")
+    assert (bob["finished"], bob["pods"]) == ("00", "1 running, 1 pending, 1 failed")
     assert bob["trouble"] == "Oh: no; digits rank 1: OOMKilled; and 1 more"
 
 
@@ -228,6 +228,6 @@ def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
     assert [row[0] for row in view.tables["attendees"]["rows"]] == ["ada", "bob", "eve"]
     assert view.facts["columns"] == ["00", "05"]
     assert view.facts["progress"] == [["ada", 1.0, 0.5], ["bob", 0.0, -0.75], ["eve", 0.0, 0.0]]
-    figures = "attendees: 3, seen: 2, running a cell: 0, with problems: 1"
+    figures = "attendees: 3, active: 2, running a cell: 0, with problems: 1"
     assert repr(watch) == f"Workshop on cluster lab: {figures}"
     assert "workshopView" in LiveView._esm

@@ -33,11 +33,13 @@ def test_one_notebook_that_does_not_pass_is_enough_not_to_be_ready(verdict):
 
 @pytest.mark.parametrize(("verdict", "whole"), [("failed", True), ("not executed", False)])
 def test_a_rehearsal_that_was_cut_short_is_no_measure_for_the_next(verdict, whole):
-    assert notebook_rehearsal.summarize(result(a="passed", b=verdict), place=PLACE, before={}).whole == whole
+    assert (
+        notebook_rehearsal.summarize(result(a="passed", b=verdict), place=PLACE, before={}).complete == whole
+    )
 
 
 def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
-    path = tmp_path / notebook_rehearsal.KEPT
+    path = tmp_path / notebook_rehearsal.TIMES_FILE
     assert notebook_rehearsal.read(path) == {}
     path.write_text("not json")
     assert notebook_rehearsal.read(path) == {}
@@ -50,4 +52,4 @@ def test_a_notebook_that_does_not_exist_is_named_by_the_runner_and_nothing_is_ke
     with pytest.raises(BadInput, match="were not run"):
         notebook_rehearsal.rehearse(["99"], folder=tmp_path)
     assert "no notebook is called 99" in capfd.readouterr().err
-    assert not (tmp_path / notebook_rehearsal.KEPT).exists()
+    assert not (tmp_path / notebook_rehearsal.TIMES_FILE).exists()

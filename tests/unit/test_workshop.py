@@ -182,7 +182,7 @@ def test_a_cluster_in_plain_mode_is_said_to_be_for_one_person(monkeypatch, caplo
     monkeypatch.setattr(LocalCluster, "is_plain", True)
     cluster = LocalCluster("lab")
     where, why = capacity.network(cluster)
-    assert (where, "for one person" in why) == ("open", True)
+    assert (where, "for one user" in why) == ("open", True)
 
     def refuse(kube):
         raise Rejected("enough", about="", fix="", status=403)
@@ -192,7 +192,7 @@ def test_a_cluster_in_plain_mode_is_said_to_be_for_one_person(monkeypatch, caplo
     monkeypatch.setattr(staging, "staged", lambda on: None)
     with pytest.raises(Rejected, match="enough"):
         kit.workshop.add("ada", cluster=cluster)
-    assert "for one person" in caplog.text
+    assert "for one user" in caplog.text
 
 
 def machine(provider, kind, **labels):
@@ -203,7 +203,7 @@ def machine(provider, kind, **labels):
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        ([machine("trainyard://lab", "local")], "nothing here"),
+        ([machine("trainyard://lab", "local")], "nothing beyond the existing machines"),
         ([machine("aws:///us-east-1a/i-1", "m5.large")] * 2, "about 1.17 dollars, 0.29 an hour"),
         ([machine("aws:///us-east-1a/i-1", "x9.huge")], "not known: node x9.huge"),
         (
@@ -223,7 +223,7 @@ def test_a_workshop_has_a_price_where_its_machines_do(nodes, words):
 
 def test_the_price_of_a_workshop_has_the_nodes_in_it_that_are_missing():
     text = describe_price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
-    assert "about 1.17 dollars, 0.29 an hour, with 1 nodes more" in text
+    assert "about 1.17 dollars, 0.29 an hour, with 1 more nodes" in text
 
 
 def test_a_step_of_a_rehearsal_that_fails_says_so_and_the_others_go_on():

@@ -1,8 +1,8 @@
-"""The status of each attendee: the notebook and cell that they are at, and pods that fail and why. Pure.
+"""The status of each attendee: current notebook and cell, and failing pods with the reason. Pure.
 
-It comes from what notebooks report (`progress_reporter`) and from Kubernetes; the live table is in `widget`.
-Attendees can write anything into both, so each is parsed separately: for invalid data the table says
-that it cannot be read, without effect on other rows.
+It is built from what notebooks report (`progress_reporter`) and from Kubernetes; the live table is in
+`widget`. Both are untrusted, so each attendee's data is parsed separately: invalid data is shown as
+unreadable and does not affect other rows.
 """
 
 import json
@@ -17,10 +17,10 @@ from trainyard_kit.workshop import progress_reporter
 from trainyard_kit.workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookPosition
 
 COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
-STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
-MAX_TROUBLES = 2  # in a row
-LONGEST_ENTRY, LONGEST_TROUBLE, MAX_NOTEBOOKS = 2000, 300, 50  # what a reporter writes is shorter
-# Errors of values with another type, form or size than the kit writes.
+STATES = {RUNNING: "running for", DONE: "idle for", FAILED: "failed for"}
+MAX_TROUBLES = 2  # shown in a row
+LONGEST_ENTRY, LONGEST_TROUBLE, MAX_NOTEBOOKS = 2000, 300, 50  # a reporter's entries are shorter
+# Errors that untrusted data can cause.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -40,40 +40,39 @@ class AttendeeStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """Unreadable data, the error of the last cell, failed pods, and waiting pods."""
+        """Unreadable data, the error of the last cell, failed pods, and Pending pods with a reason."""
         progress = self.notebooks[0] if self.notebooks else None
         cell = [progress.error] if progress and progress.error else []
         failed = [pod for pod in self.pods if pods.phase(pod) == "Failed"]
-        waiting = [pod for pod in self.pods if pods.phase(pod) == "Pending" and pods.why(pod)]
-        pods_words = (f"{_name(pod)}: {pods.why(pod) or pods.status_word(pod)}" for pod in failed + waiting)
-        words = [self.unreadable] * bool(self.unreadable) + cell + list(pods_words)
-        return [text[:LONGEST_TROUBLE] for text in words]
+        pending = [pod for pod in self.pods if pods.phase(pod) == "Pending" and pods.why(pod)]
+        reasons = (f"{_name(pod)}: {pods.why(pod) or pods.status_word(pod)}" for pod in failed + pending)
+        troubles = [*([self.unreadable] if self.unreadable else []), *cell, *reasons]
+        return [trouble[:LONGEST_TROUBLE] for trouble in troubles]
 
 
 def statuses(
     namespaces: Iterable[Object], notebooks: Iterable[Object], all_pods: Iterable[Object], *, label: str
 ) -> list[AttendeeStatus]:
-    """Join namespaces, reported progress and pods to a status for each attendee, sorted by name."""
-    namespace_of = {
-        namespace["metadata"]["name"]: namespace["metadata"]["labels"][label] for namespace in namespaces
-    }
+    """Join namespaces, reported progress and pods to attendees' statuses, sorted by name."""
+    metas = [namespace["metadata"] for namespace in namespaces]
+    attendee_of = {meta["name"]: meta["labels"][label] for meta in metas}
     data = {notebook["metadata"]["namespace"]: notebook.get("data") or {} for notebook in notebooks}
-    theirs: dict[str, list[Object]] = {attendee: [] for attendee in namespace_of}
+    pods_in: dict[str, list[Object]] = {namespace: [] for namespace in attendee_of}
     for pod in all_pods:
-        if pod["metadata"]["namespace"] in theirs:
-            theirs[pod["metadata"]["namespace"]].append(pod)
+        if pod["metadata"]["namespace"] in pods_in:
+            pods_in[pod["metadata"]["namespace"]].append(pod)
     rows = [
-        _status(namespace_of[attendee], data.get(attendee, {}), theirs[attendee]) for attendee in namespace_of
+        _status(name, data.get(namespace, {}), pods_in[namespace]) for namespace, name in attendee_of.items()
     ]
     return sorted(rows, key=lambda status: status.name)
 
 
-def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> AttendeeStatus:
-    """Read the reports of one attendee's notebooks, and their pods, whatever they contain."""
+def _status(name: str, data: Mapping[str, str], own_pods: Sequence[Object]) -> AttendeeStatus:
+    """Build the status of one attendee; unreadable data is reported in it."""
     notebooks = read(data)
-    spoiled = len(data) > len(notebooks)
-    message = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if spoiled else ""
-    status = AttendeeStatus(name, notebooks, tuple(theirs), message)
+    invalid = len(data) > len(notebooks)
+    message = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if invalid else ""
+    status = AttendeeStatus(name, notebooks, tuple(own_pods), message)
     try:
         row(status)
     except UNREADABLE as error:
@@ -82,7 +81,7 @@ def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> Att
 
 
 def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
-    """Parse a ConfigMap's data, the newest first; entries that are not valid are skipped."""
+    """Parse a ConfigMap's data, the newest entry first; invalid entries are skipped."""
     positions = []
     for notebook, text in data.items():
         try:
@@ -98,9 +97,9 @@ def _position(notebook: str, text: str) -> NotebookPosition:
     cell, of, state = entry.get("cell", 0), entry.get("of", 0), entry.get("state", RUNNING)
     error, at = entry.get("error", ""), entry["at"]
     if (type(cell), type(of), type(error)) != (int, int, str) or not 0 <= cell <= of <= LONGEST_ENTRY:
-        raise ValueError(f"{notebook}: no position in a notebook")
-    if state not in STATE_WORDS or datetime.fromisoformat(at).tzinfo is None:
-        raise ValueError(f"{notebook}: no state, or no time")
+        raise ValueError(f"{notebook}: not a position in a notebook")
+    if state not in STATES or datetime.fromisoformat(at).tzinfo is None:
+        raise ValueError(f"{notebook}: invalid state or time")
     if not progress_reporter.is_of_course(notebook):
         cell = of = 0
     return NotebookPosition(notebook, cell, of, state, error[: progress_reporter.LONGEST], at)
@@ -119,26 +118,19 @@ def table(statuses: Iterable[AttendeeStatus], now: datetime | None = None) -> Ta
 def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ...]:
     progress = status.notebooks[0] if status.notebooks else None
     cell = f"{progress.cell} of {progress.of}" if progress and progress.cell else None
-    doing = f"{STATE_WORDS[progress.state]} {age(progress.at, now)}" if progress else "not seen yet"
+    doing = f"{STATES[progress.state]} {age(progress.at, now)}" if progress else "not reported"
     more = len(status.troubles) - MAX_TROUBLES
     troubles = status.troubles[:MAX_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
     finished = " ".join(notebook.partition("_")[0] for notebook in status.finished)
-    return (
-        status.name,
-        progress.notebook if progress else None,
-        cell,
-        doing,
-        finished,
-        counted(status.pods),
-        "; ".join(troubles),
-    )
+    notebook = progress.notebook if progress else None
+    return status.name, notebook, cell, doing, finished, phase_counts(status.pods), "; ".join(troubles)
 
 
-def counted(all_pods: Iterable[Object]) -> str:
-    """Count the pods in each phase, in words."""
-    words = {"Running": "run", "Pending": "wait", "Failed": "failed"}
+def phase_counts(all_pods: Iterable[Object]) -> str:
+    """Count the pods that are Running, Pending and Failed: ``2 running, 1 pending``."""
     phases = [pods.phase(pod) for pod in all_pods]
-    return ", ".join(f"{phases.count(name)} {word}" for name, word in words.items() if name in phases)
+    shown = [phase for phase in ("Running", "Pending", "Failed") if phase in phases]
+    return ", ".join(f"{phases.count(phase)} {phase.lower()}" for phase in shown)
 
 
 def _name(pod: Object) -> str:

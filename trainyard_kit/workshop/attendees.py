@@ -1,10 +1,9 @@
-"""Attendees who share a cluster: each has a namespace, a quota, and a kubeconfig for that namespace alone.
+"""Attendees who share a cluster: each has a namespace, a quota, and a kubeconfig for that namespace only.
 
 Their rights are in ``manifests/attendee``: roles, quotas, the Pod Security level, an admission policy. Each
-is a ServiceAccount, because that works with every provider; its token comes from the TokenRequest API,
-expires, and is stored in the kubeconfig alone. A person who has the kubeconfig needs no more than
-``kit.connect("ada", kubeconfig="ada.kubeconfig")``. The handout is one file with the kubeconfigs of all, for
-the instructor: whoever has a kubeconfig acts as that attendee.
+is a ServiceAccount, which works with every provider; its token is from the TokenRequest API, expires, and is
+only stored in the kubeconfig, with which ``kit.connect("ada", kubeconfig="ada.kubeconfig")`` connects. The
+handout is a file with all kubeconfigs for the instructor: anyone who has a kubeconfig acts as its attendee.
 """
 
 import json
@@ -32,41 +31,41 @@ from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
-# How many objects of each kind of job an attendee may have; the groups of the role follow from it.
+# Object quota of each kind of job, from which the API groups of the role are derived.
 JOB_QUOTA = {resource: count for kind in JOBS for resource, count in kind.quota.items()}
 LONGEST_NAME = 40
-LIMITS_OF_REQUESTS = 8  # what pods may use of memory for a moment, in all, for each byte that they request
-ENDED_PODS = 10  # how many times as many pods may be kept after their end
-MIN_HOURS, MAX_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
+MEMORY_LIMIT_RATIO = 8  # of the sum of memory limits to that of memory requests
+POD_OBJECTS_RATIO = 10  # of pod objects, with terminated ones, to running pods
+MIN_HOURS, MAX_HOURS = 1 / 6, 24 * 14  # Kubernetes issues no token for less than ten minutes
 COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
 PAGE = """\
 You are "{name}" in the workshop on the cluster "{cluster}".
 
-The file kubeconfig beside this page is your key: whoever has it can do what you can. It leads to the
-namespace {namespace}, and to nothing else, until {expires}.
+The file kubeconfig in this folder is your key: anyone who has it can do what you can. It gives access to
+the namespace {namespace} only, until {expires}.
 {jupyter}
-On a machine of your own, with kubectl and a clone of the kit:
+On your own machine, with kubectl and a clone of the kit:
 
     make setup
     export KUBECONFIG=/where/you/put/it/kubeconfig TRAINYARD_PROVIDER=existing
     make lab
 
-The third cell of each notebook shows on which cluster you are.
+The third cell of each notebook shows the cluster that you use.
 
-While you work, your notebooks tell the instructor which cell runs, and the first line of an error; neither
-your code nor its output. If you would rather not: kubectl delete configmap notebook-progress
+Your notebooks report to the instructor which cell is running, and the first line of an error, but neither
+your code nor its output. To opt out: kubectl delete configmap notebook-progress
 """
 
 
 @dataclass(frozen=True)
 class Attendee:
-    """An attendee with a namespace of their own.
+    """An attendee, with their namespace.
 
     Attributes:
         name: Of the attendee.
-        namespace: The one that they may use.
-        kubeconfig: A file with their token; whoever has it acts as them.
-        expires: When the token expires, as the API server says.
+        namespace: The only namespace that they may use.
+        kubeconfig: A file with their token, which is all that is needed to act as them.
+        expires: When the token expires, as reported by the API server.
     """
 
     name: str
@@ -77,7 +76,7 @@ class Attendee:
 
 @dataclass(frozen=True)
 class Quota:
-    """The quota of an attendee who runs one notebook at a time: requests, as Kubernetes writes them."""
+    """The quota of an attendee, who runs one notebook at a time: quantities of Kubernetes requests."""
 
     cpu: str = "1"
     memory: str = "4Gi"
@@ -95,21 +94,21 @@ class Quota:
         return {
             "requests.cpu": str(self.cpu),
             "requests.memory": str(self.memory),
-            "limits.memory": str(int(LIMITS_OF_REQUESTS * parse_quantity(self.memory))),
+            "limits.memory": str(int(MEMORY_LIMIT_RATIO * parse_quantity(self.memory))),
             "pods": str(self.pods),
-            "count/pods": str(ENDED_PODS * self.pods),
+            "count/pods": str(POD_OBJECTS_RATIO * self.pods),
             "requests.nvidia.com/gpu": str(self.gpus),
         }
 
 
 def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
-    """Create an attendee, or update the quota of one and create a new token."""
+    """Create an attendee, or update the quota and token of an existing one."""
     namespace = namespace_of(name)
     if not MIN_HOURS <= hours <= MAX_HOURS:
         raise BadInput(
-            f"a kubeconfig works for {MIN_HOURS:.2g} to {MAX_HOURS} hours",
+            f"a kubeconfig is valid for {MIN_HOURS:.2g} to {MAX_HOURS} hours",
             about=f'hours={hours!r}, for attendee "{name}"',
-            fix="`hours=12`, and again when it has expired",
+            fix="`hours=12`; call it again after it has expired",
         )
     _check_ours(kube, namespace)
     lifetime = timedelta(hours=hours)
@@ -117,18 +116,18 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     files = sorted(config.manifests("attendee").glob("*.yaml"), key=lambda file: file.stem != "namespace")
     for file in files:
         (item,) = manifests.read(file)
-        put(kube, _for(item, namespace, labels=labels, quota=quota))
-    _wait_counted(kube.within(namespace), name)
-    token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
+        put(kube, _fill_in(item, namespace, labels=labels, quota=quota))
+    _wait_for_quota(kube.within(namespace), name)
+    token, expires = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
     path = kubeconfig(kube.cluster, name)
-    with _private_file(path, "w") as secret:
-        # JSON is YAML, and says what is text: in YAML, attendee 08 would be a number to kubectl.
-        json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), secret, indent=2)
-    return Attendee(name, namespace, path, until)
+    with _private_file(path, "w") as output:
+        # JSON is YAML with quoted strings: without quotes, kubectl would read attendee 08 as a number.
+        json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), output, indent=2)
+    return Attendee(name, namespace, path, expires)
 
 
 def put(kube: Kube, item: Object) -> None:
-    """Create or update an object; replace one that the attendee has made, and that cannot be updated."""
+    """Create or update an object; replace one of the attendee's that cannot be updated."""
     try:
         kube.apply(item)
     except Rejected as error:
@@ -140,7 +139,7 @@ def put(kube: Kube, item: Object) -> None:
 
 
 def apply_policy(kube: Kube) -> None:
-    """Refuse what RBAC and quotas let pass in attendees' namespaces; idempotent."""
+    """Apply the admission policy for what RBAC and quotas cannot restrict; idempotent."""
     for item in _policy():
         kube.apply(manifests.merge(item, {"metadata": {"labels": {names.KIT: "true"}}}))
 
@@ -157,33 +156,26 @@ def _policy() -> list[Object]:
 
 
 def table(kube: Kube) -> Table:
-    """List the attendees of a cluster, with what each uses of their quota."""
+    """List the attendees of a cluster, with the usage of their quotas."""
     rows = []
     for namespace in kube.get_all("Namespace", labels=LABEL):
         meta = namespace["metadata"]
         name = meta["labels"][LABEL]
         quota = kube.within(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
         path = kubeconfig(kube.cluster, name)
-        rows.append(
-            (
-                name,
-                meta["name"],
-                *(_used(quota, what) for what in ("pods", "requests.cpu", "requests.memory")),
-                str(path) if path.exists() else None,
-                meta["labels"].get(names.EXPIRES),
-                age(meta["creationTimestamp"]),
-            )
-        )
+        usage = (_used(quota, resource) for resource in ("pods", "requests.cpu", "requests.memory"))
+        file, expires = str(path) if path.exists() else None, meta["labels"].get(names.EXPIRES)
+        rows.append((name, meta["name"], *usage, file, expires, age(meta["creationTimestamp"])))
     return Table(COLUMNS, rows, empty="no attendees")
 
 
 def delete(kube: Kube, name: str) -> None:
-    """Delete an attendee's namespace with all that is in it; idempotent."""
+    """Delete an attendee's namespace and its contents; idempotent."""
     namespace = namespace_of(name)
     if _check_ours(kube, namespace):
         kube.delete("Namespace", namespace)
         scoped = kube.within(namespace)
-        for pod in scoped.get_all("Pod"):  # whatever time they would take to end
+        for pod in scoped.get_all("Pod"):  # without their grace period
             scoped.delete("Pod", pod["metadata"]["name"], grace=0)
         _wait_gone(kube, name)
     delete_volumes(kube, f"{LABEL}={name}")
@@ -191,31 +183,31 @@ def delete(kube: Kube, name: str) -> None:
 
 
 def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
-    """Delete the PersistentVolumes of attendees, which outlive their namespaces; what they lead to stays."""
+    """Delete attendees' PersistentVolumes, which are not namespaced; the storage behind them is kept."""
     volumes = allowed(lambda: kube.get_all("PersistentVolume", labels=labels))
-    for volume in volumes or []:  # who may not see them has made none
+    for volume in volumes or []:  # None: a user who may not list them has created none
         kube.delete("PersistentVolume", volume["metadata"]["name"])
 
 
 def _wait_gone(kube: Kube, name: str) -> None:
     namespace = namespace_of(name)
-    known: dict[str, str] = {}
+    remaining: dict[str, str] = {}  # by condition
 
-    def describe(snapshot_now: Snapshot) -> str:
-        """Describe what is left; its objects are listed once for each text."""
-        (item,) = snapshot_now["Namespace"].values()
-        text = remaining_conditions(item)
-        if not text:  # pods go first
-            left = holders(kube, item)
-            return f"Kubernetes deletes what is in it{': ' * bool(left)}{left}"
-        if text not in known:
-            known[text] = holders(kube, item)
-        return f"{text}: {known[text]}" if known[text] else text
+    def describe(snapshot: Snapshot) -> str:
+        """Describe what remains; objects are listed once for each condition."""
+        (item,) = snapshot["Namespace"].values()
+        condition = remaining_conditions(item)
+        if not condition:  # pods are deleted first
+            objects = holders(kube, item)
+            return f"Kubernetes is deleting its contents{': ' * bool(objects)}{objects}"
+        if condition not in remaining:
+            remaining[condition] = holders(kube, item)
+        return f"{condition}: {remaining[condition]}" if remaining[condition] else condition
 
     wait(
         watch_objects(kube, WatchSpec("Namespace", fields=f"metadata.name={namespace}")),
         until=lambda snapshot: not snapshot["Namespace"],
-        what="the namespace to be gone",
+        what="the namespace to be deleted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
         resume=f'`kit.workshop.remove("{name}")` waits again',
         describe=describe,
@@ -223,12 +215,12 @@ def _wait_gone(kube: Kube, name: str) -> None:
 
 
 def namespace_of(name: str) -> str:
-    """Validate the name of an attendee and name their namespace."""
+    """Return the namespace of an attendee; raise BadInput for an invalid name."""
     return f"attendee-{names.validate_name(name, kind='attendee', longest=LONGEST_NAME)}"
 
 
 def _check_ours(kube: Kube, namespace: str) -> bool:
-    """Check for the namespace; raise BadInput for one that the kit did not create."""
+    """Return whether the namespace exists; raise BadInput for one that the kit did not create."""
     existing = kube.find("Namespace", namespace)
     if existing is not None and LABEL not in (existing["metadata"].get("labels") or {}):
         raise BadInput(
@@ -239,7 +231,7 @@ def _check_ours(kube: Kube, namespace: str) -> bool:
     return existing is not None
 
 
-def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) -> Object:
+def _fill_in(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) -> Object:
     """Fill in an object of ``manifests/attendee`` for one attendee."""
     item = manifests.merge(item, {"metadata": {"labels": labels}})
     if item["kind"] == "Namespace":
@@ -248,7 +240,7 @@ def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) 
     item["metadata"]["namespace"] = namespace
     if item["kind"] == "RoleBinding":
         item["subjects"][0]["namespace"] = namespace
-    if item["kind"] == "LimitRange" and quota.gpus:  # CUDA alone takes gigabytes of a process
+    if item["kind"] == "LimitRange" and quota.gpus:  # CUDA alone uses gigabytes per process
         item["spec"]["limits"][0]["default"]["memory"] = str(quota.memory)
     if item["kind"] == "ResourceQuota" and item["metadata"]["name"] == ACCOUNT:
         item["spec"]["hard"] |= {f"count/{resource}": str(count) for resource, count in JOB_QUOTA.items()}
@@ -259,25 +251,24 @@ def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) 
     return item
 
 
-def _wait_counted(kube: Kube, name: str) -> None:
-    """Wait until the quota controller has counted the quota: pods are refused before."""
+def _wait_for_quota(kube: Kube, name: str) -> None:
+    """Wait until the quota controller has processed the quota, before which pods are rejected."""
     wait(
         watch_objects(kube, WatchSpec("ResourceQuota")),
         until=lambda snapshot: all(
-            (resource_quota.get("status") or {}).get("hard")
-            for resource_quota in snapshot["ResourceQuota"].values()
+            (quota.get("status") or {}).get("hard") for quota in snapshot["ResourceQuota"].values()
         ),
-        what="the quota to be counted",
+        what="the quota to take effect",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
-        resume=f'`kit.workshop.add("{name}")` goes on',
-        describe=lambda snapshot: "Kubernetes has not counted it yet",
+        resume=f'`kit.workshop.add("{name}")` continues',
+        describe=lambda snapshot: "it has no status yet",
     )
 
 
-def _used(quota: Object, what: str) -> str | None:
+def _used(quota: Object, resource: str) -> str | None:
     status = quota.get("status") or {}
-    hard = (status.get("hard") or {}).get(what)
-    return f"{(status.get('used') or {}).get(what, '0')} of {hard}" if hard else None
+    hard = (status.get("hard") or {}).get(resource)
+    return f"{(status.get('used') or {}).get(resource, '0')} of {hard}" if hard else None
 
 
 def kubeconfig(cluster: str, name: str) -> Path:
@@ -293,22 +284,22 @@ def handout(cluster: str) -> Path:
 def write_handout(cluster: str, attendees: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:
     """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600."""
     path = handout(cluster)
-    with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+    with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for attendee in attendees:
             page = PAGE.format(**vars(attendee), cluster=cluster, jupyter=jupyter.get(attendee.name, ""))
             for name, text in (("kubeconfig", attendee.kubeconfig.read_text()), ("start.txt", page)):
                 entry = zipfile.ZipInfo(f"{attendee.name}/{name}")
-                entry.external_attr = 0o600 << 16  # unpacked, it stays private
-                packed.writestr(entry, text)
+                entry.external_attr = 0o600 << 16  # private after unpacking
+                archive.writestr(entry, text)
     return path
 
 
 @contextmanager
 def _private_file(path: Path, mode: str) -> Iterator[IO[Any]]:
-    """Replace a file, atomically, by one that this user alone can read."""
+    """Replace a file atomically by one with mode 0600."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), mode) as file:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), mode) as file:
         yield file
-    aside.replace(path)
+    temporary.replace(path)

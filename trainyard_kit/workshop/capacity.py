@@ -1,9 +1,8 @@
 """Checks of a cluster before a workshop: capacity for all quotas, network isolation, where notebooks run.
 
-Quotas that fit keep attendees out of each other's way: no pod ever waits for another's to end. Where they do
-not fit, the scheduler takes pods in the order in which they came; and since the ranks of one run come one by
-one, two runs may each hold half of what they need and wait for one another. Kubernetes does not know that
-ranks belong together.
+If all quotas fit, no attendee's pod waits for another's. Otherwise the scheduler places pods in the order of
+their creation, and two runs may deadlock, each with half of its ranks placed, because the default scheduler
+has no gang scheduling.
 """
 
 import math
@@ -24,12 +23,12 @@ from trainyard_kit.workshop.attendees import LABEL, Quota
 from trainyard_kit.workshop.jupyter import Jupyter
 
 KINDS = ("cpu", "memory", GPU)
-TRAINING = ("train", "training")  # pools of the kit's clusters at clouds
-# Amazon's agent is there on every cluster, and does it only when it is told to.
-AMAZON, AMAZON_AGENT, AMAZON_WORD = "aws-node", "aws-eks-nodeagent", "--enable-network-policy=true"
+TRAINING = ("train", "training")  # node pools of the kit's cloud clusters
+# Amazon's agent runs on every EKS cluster, and enforces policies only with this flag.
+AMAZON, AMAZON_AGENT, AMAZON_FLAG = "aws-node", "aws-eks-nodeagent", "--enable-network-policy=true"
 PLAIN = (
-    "a cluster in plain mode is for one person: pods are processes of its user, and each attendee can read "
-    "and change what all others have, and this user's files"
+    "a cluster in plain mode is for one user: pods are this user's processes, and attendees can read and "
+    "change each other's files and this user's"
 )
 ENFORCERS = {
     "calico-node": "Calico",
@@ -45,15 +44,15 @@ ENFORCERS = {
 
 @dataclass(frozen=True)
 class Capacity:
-    """What attendees may request together, and what the nodes have free.
+    """The sum of attendees' quotas, and the free capacity of the nodes.
 
     Attributes:
-        needed: By kind: cores, bytes, GPUs.
-        free: The same, of what the nodes have less what others ask for.
-        nodes: How many are Ready.
-        training: How many of them are there for training: by their label, or else those with most cores.
-        missing: How many more nodes like these it takes; None if there is none to go by.
-        pattern: One of these nodes, or None.
+        needed: By resource: cores, bytes, GPUs.
+        free: By resource: what the nodes have, less the requests of other pods.
+        nodes: Number of Ready nodes.
+        training: Number of training nodes among them, by label, or else those with most cores.
+        missing: Number of such nodes to add; None if more of them would not suffice.
+        pattern: A training node, or None.
     """
 
     needed: Mapping[str, float]
@@ -70,7 +69,7 @@ class Capacity:
 
     def __str__(self) -> str:
         parts = [
-            f"{_said(kind, self.free[kind])} free for {_said(kind, self.needed[kind])} of quotas"
+            f"{_format(kind, self.free[kind])} free for {_format(kind, self.needed[kind])} of quotas"
             for kind in KINDS
             if self.needed[kind]
         ]
@@ -78,21 +77,21 @@ class Capacity:
 
 
 def count(attendees: int, quota: Quota, nodes: Sequence[Object], other_pods: Iterable[Object]) -> Capacity:
-    """Compare what so many attendees may request with what the nodes have free. Pure."""
+    """Compare the quotas of this many attendees with the free capacity of the nodes. Pure."""
     needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
     needed = {kind: attendees * amount for kind, amount in needed.items()}
     ready = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
-    has = [{kind: allocatable(node, kind) for kind in KINDS} for node in ready]
     running = [pod for pod in other_pods if not pods.finished(pod)]
-    in_use = {kind: sum(_asked(pod, kind) for pod in running) for kind in KINDS}
-    free = {kind: max(0.0, sum(node[kind] for node in has) - in_use[kind]) for kind in KINDS}
+    total = {kind: sum(allocatable(node, kind) for node in ready) for kind in KINDS}
+    requested = {kind: sum(_request(pod, kind) for pod in running) for kind in KINDS}
+    free = {kind: max(0.0, total[kind] - requested[kind]) for kind in KINDS}
     training = _training(ready)
     pattern = next(iter(training), None)
     return Capacity(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
 
 
 def _training(ready: Sequence[Object]) -> list[Object]:
-    """Select the training nodes, which are those that a provider can add more of."""
+    """Select the training nodes: those of which a provider can add more."""
     pools = [(node["metadata"].get("labels") or {}).get(POOL) for node in ready]
     if any(pools):
         return [node for node, pool in zip(ready, pools, strict=True) if pool in TRAINING]
@@ -101,117 +100,107 @@ def _training(ready: Sequence[Object]) -> list[Object]:
 
 
 def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object | None) -> int | None:
-    """Count the nodes to add; None where no number of such nodes would do."""
-    short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
-    if not short:
+    """Count the nodes to add; None if no number of such nodes would suffice."""
+    shortage = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
+    if not shortage:
         return 0
-    has = {kind: allocatable(pattern, kind) if pattern else 0 for kind in short}
-    return max(math.ceil(short[kind] / has[kind]) for kind in short) if all(has.values()) else None
+    size = {kind: allocatable(pattern, kind) if pattern else 0 for kind in shortage}
+    return max(math.ceil(shortage[kind] / size[kind]) for kind in shortage) if all(size.values()) else None
 
 
-def _asked(pod: Object, kind: str) -> float:
-    requests = (
-        (container.get("resources") or {}).get("requests") or {} for container in pod["spec"]["containers"]
-    )
-    return sum(parse_quantity(container.get(kind, "0")) for container in requests)
+def _request(pod: Object, kind: str) -> float:
+    resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
+    return sum(parse_quantity((item.get("requests") or {}).get(kind, "0")) for item in resources)
 
 
-def _said(kind: str, amount: float) -> str:
+def _format(kind: str, amount: float) -> str:
     if kind == "memory":
         return format_bytes(amount)
     return f"{amount:g} {'GPUs' if kind == GPU else 'cores'}"
 
 
-def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
-    """Compare the quotas of so many with the cluster's nodes; None if this user may not see nodes."""
-    everywhere = on.kube.within("")
-    answers = allowed(lambda: (on.kube.get_all("Node"), everywhere.get_all("Pod")))
-    if answers is None:
+def survey(cluster: Cluster, attendees: int, quota: Quota) -> Capacity | None:
+    """Compare the attendees' quotas with the cluster's nodes; None if this user may not list nodes."""
+    kube = cluster.kube
+    lists = allowed(lambda: (kube.get_all("Node"), kube.within("").get_all("Pod")))
+    if lists is None:
         return None
-    nodes, pods = answers
-    theirs = {namespace["metadata"]["name"] for namespace in on.kube.get_all("Namespace", labels=LABEL)}
-    return count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
+    nodes, all_pods = lists
+    namespaces = {namespace["metadata"]["name"] for namespace in kube.get_all("Namespace", labels=LABEL)}
+    other_pods = [pod for pod in all_pods if pod["metadata"]["namespace"] not in namespaces]
+    return count(attendees, quota, nodes, other_pods)
 
 
 def ensure(
-    on: Cluster, capacity: Capacity | None, *, scale: bool = False, confirm: bool = False
+    cluster: Cluster, capacity: Capacity | None, *, scale: bool = False, confirm: bool = False
 ) -> tuple[str, str]:
-    """Describe the capacity and how to get enough of it; with ``scale``, add the missing nodes."""
+    """Describe the capacity and how to increase it; with ``scale``, add the missing nodes."""
     if capacity is None:
-        return "not known", "this kubeconfig may not see nodes"
+        return "not known", "this kubeconfig may not list nodes"
     if capacity.enough:
-        return str(capacity), "enough for all at once"
+        return str(capacity), "enough for all quotas"
     if capacity.missing is None:
-        first = (
-            ""
-            if not isinstance(on, CloudCluster) or capacity.training
-            else "; begin with cluster.scale(1), to go by it"
-        )
-        return str(
-            capacity
-        ), f"no node has as much as the quotas allow: pods that request it stay Pending{first}"
-    if not isinstance(on, CloudCluster):
-        local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
-        how = (
-            local if isinstance(on, LocalCluster) else f"add {capacity.missing} nodes, or give smaller quotas"
-        )
-        return str(capacity), f"not enough for all at once: pods will wait for each other; {how}"
+        fix = "no node has as much as the quotas allow: pods that request it stay Pending"
+        if isinstance(cluster, CloudCluster) and not capacity.training:
+            fix += "; start with cluster.scale(1) to measure a node"
+        return str(capacity), fix
+    if not isinstance(cluster, CloudCluster):
+        fix = f"add {capacity.missing} nodes, or use smaller quotas"
+        if isinstance(cluster, LocalCluster):
+            fix = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
+        return str(capacity), f"not enough for all quotas: pods will wait for each other; {fix}"
     nodes = capacity.training + capacity.missing
-    report = on.check_quota(nodes, existing=capacity.training)
+    report = cluster.check_quota(nodes, existing=capacity.training)
     if not scale:
-        may = (
-            ""
-            if report.ok
-            else "; " + "; ".join(f"{failure.name}: {failure.message}" for failure in report.failures)
-        )
-        how = f"{capacity.missing} nodes are missing: scale=True shows their price, and adds them{may}"
-        return str(capacity), how
+        failures = "".join(f"; {failure.name}: {failure.message}" for failure in report.failures)
+        fix = f"{capacity.missing} nodes are missing: scale=True shows their cost, and adds them{failures}"
+        return str(capacity), fix
     report.raise_failures()
-    on.scale_up_to(nodes, confirm=confirm)
+    cluster.scale_up_to(nodes, confirm=confirm)
     return str(capacity), f"{capacity.missing} nodes are being added"
 
 
-def network(on: Cluster) -> tuple[str, str]:
-    """Describe whether attendees are kept out of each other's pods."""
-    if isinstance(on, LocalCluster):
-        if on.is_plain:
+def network(cluster: Cluster) -> tuple[str, str]:
+    """Describe whether attendees' pods are isolated from each other."""
+    if isinstance(cluster, LocalCluster):
+        if cluster.is_plain:
             return ("open", PLAIN)
-        return ("pods of others are kept out", "by the local cluster, where the kernel has nf_tables")
-    daemonsets = allowed(lambda: on.kube.within("").get_all("DaemonSet"))
+        return ("isolated", "by the local cluster, if the kernel has nf_tables")
+    daemonsets = allowed(lambda: cluster.kube.within("").get_all("DaemonSet"))
     if daemonsets is None:
-        return "not known", "this kubeconfig may not see what enforces policies"
+        return "not known", "this kubeconfig may not list DaemonSets"
     if enforcer_name := enforcer(daemonsets):
-        return "pods of others are kept out", f"by {enforcer_name}"
-    return "open", "NetworkPolicies are stored, and nothing in this cluster enforces them"
+        return "isolated", f"by {enforcer_name}"
+    return "open", "nothing in this cluster enforces NetworkPolicies"
 
 
-def place_of_notebooks(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
-    """Describe where attendees' notebooks run, and how they are reached."""
+def notebook_location(cluster: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
+    """Describe where attendees' notebooks run, and how to reach them."""
     if jupyter is not None:
-        way = f"https://NAME.{jupyter.host}/" if jupyter.host else "kubectl port-forward"
-        return "a pod for each", f"behind a token, by {way}: start.txt in the handout says how"
-    if isinstance(on, LocalCluster):
-        return "on this machine", "a local cluster is reached from 127.0.0.1 alone: use a JupyterHub here"
+        address = f"https://NAME.{jupyter.host}/" if jupyter.host else "kubectl port-forward"
+        return "a pod for each", f"at {address}, with a token: see start.txt in the handout"
+    if isinstance(cluster, LocalCluster):
+        return "on this machine", "a local cluster is only reachable from 127.0.0.1: use a JupyterHub here"
     return "on attendees' own machines", "with kubectl, a clone of the kit, and their kubeconfig"
 
 
 def enforcer(daemonsets: Iterable[Object]) -> str:
-    """Name the network plugin that enforces NetworkPolicies; empty where none is known to. Pure.
+    """Name the network plugin that enforces NetworkPolicies; empty if none is known. Pure.
 
-    The API server accepts the policies either way, so it is told by the DaemonSets of those plugins.
+    It is detected by its DaemonSet, because the API server accepts policies without any.
     """
     for daemonset in daemonsets:
         name = daemonset["metadata"]["name"]
         if name in ENFORCERS:
             return ENFORCERS[name]
-        if name == AMAZON and _switched_on(daemonset):
+        if name == AMAZON and _enforces_policies(daemonset):
             return "Amazon VPC CNI"
     return ""
 
 
-def _switched_on(daemonset: Object) -> bool:
+def _enforces_policies(daemonset: Object) -> bool:
     containers = daemonset["spec"]["template"]["spec"]["containers"]
     return any(
-        container["name"] == AMAZON_AGENT and AMAZON_WORD in (container.get("args") or [])
+        container["name"] == AMAZON_AGENT and AMAZON_FLAG in (container.get("args") or [])
         for container in containers
     )

@@ -60,13 +60,13 @@ def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.argument("attendees", nargs=-1, required=True)
 @CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; repeatable.")
-@click.option("--scale", is_flag=True, help="Add missing nodes, after a confirmation of their price.")
+@click.option("--scale", is_flag=True, help="Add missing nodes after confirmation of the cost.")
 @YES
 @QUOTA
 def create(attendees: tuple[str, ...], **options: object) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
-    many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
-    click.echo(verbs.create(many, **_arguments(options)))
+    requested = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
+    click.echo(verbs.create(requested, **_arguments(options)))
 
 
 @workshop.command()
@@ -84,7 +84,7 @@ def add(name: str, **options: object) -> None:
 @CLUSTER
 @OUTPUT
 def status(cluster: str, output: str | None) -> None:
-    """Show the notebook and cell of each attendee, and pods that fail and why."""
+    """Show each attendee's notebook and cell, and failing pods with the reason."""
     show(output, verbs.status(cluster=cluster))
     workshop_cluster = connect(cluster)
     for line in workshop_cluster.overload():
@@ -104,7 +104,7 @@ def delete(cluster: str) -> None:
 @workshop.command()
 @click.argument("notebooks", nargs=-1)
 @click.option(
-    "--provider", default="local", show_default=True, help="local, or existing: a cluster of yours."
+    "--provider", default="local", show_default=True, help="local, or existing for your own cluster."
 )
 @click.option(
     "--kubeconfig",
@@ -113,13 +113,11 @@ def delete(cluster: str) -> None:
 )
 @click.option("--nodes", type=int, help="Number of nodes, or of training pods.")
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
-@click.option(
-    "--attendees", type=int, help="Check --cluster for this number of attendees instead; no notebook is run."
-)
+@click.option("--attendees", type=int, help="Check --cluster for this number of attendees; run no notebook.")
 @NAMED_CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; repeatable.")
 @click.option(
-    "--hours", default=4.0, show_default=True, help="Duration of the workshop in hours, for the price."
+    "--hours", default=4.0, show_default=True, help="Duration of the workshop in hours, for the cost."
 )
 def rehearse(
     notebooks: tuple[str, ...],
@@ -132,24 +130,23 @@ def rehearse(
     datasets: tuple[str, ...],
     hours: float,
 ) -> None:
-    """Run NOTEBOOKS once, by default all, and print the duration of each; exit status 1 if one failed.
+    """Run NOTEBOOKS once, by default all, and print their durations; exit status 1 if one failed.
 
-    With --attendees, check instead that a cluster is ready for a large workshop: capacity, images on the
-    nodes, datasets, one training run, and the price.
+    With --attendees, check instead whether a cluster is ready for a large workshop: capacity, images on
+    the nodes, datasets, one training run, and cost.
     """
     if attendees is not None:
-        tried = rehearsal.rehearse(
-            attendees, cluster=cluster or default_cluster(), datasets=datasets, hours=hours
-        )
-        click.echo(tried)
-        sys.exit(0 if rehearsal.ready(tried) else 1)
+        cluster = cluster or default_cluster()
+        report = rehearsal.rehearse(attendees, cluster=cluster, datasets=datasets, hours=hours)
+        click.echo(report)
+        sys.exit(0 if rehearsal.ready(report) else 1)
     flags = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
-    options = [word for name, value in flags.items() if value for word in (name, str(value))]
-    outcome = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
-    click.echo(outcome.table)
-    place = f"; kept in {folder / notebook_rehearsal.KEPT}" if outcome.whole else ""
-    click.echo(f"\nCompare with docs/instructors-guide.md{place}", err=True)
-    sys.exit(0 if outcome.passed else 1)
+    options = [argument for flag, value in flags.items() if value for argument in (flag, str(value))]
+    result = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
+    click.echo(result.table)
+    saved = f"; saved in {folder / notebook_rehearsal.TIMES_FILE}" if result.complete else ""
+    click.echo(f"\nCompare with docs/instructors-guide.md{saved}", err=True)
+    sys.exit(0 if result.passed else 1)
 
 
 @workshop.command("list")
@@ -170,20 +167,18 @@ def remove(name: str, cluster: str, ignore_not_found: bool) -> None:
     if name not in known:
         if ignore_not_found:
             return
-        fix = f"the attendees are: {', '.join(known) or 'none'}"
-        raise BadInput(
-            "there is no such attendee", about=f'attendee "{name}" of cluster "{cluster}"', fix=fix
-        )
+        about, fix = f'attendee "{name}" of cluster "{cluster}"', f"one of: {', '.join(known) or 'none'}"
+        raise BadInput("there is no such attendee", about=about, fix=fix)
     verbs.remove(name, cluster=cluster)
     click.echo(f"attendee {name} is removed")
 
 
 @click.command()
 @click.argument("notebook", default="")
-@click.option("--all", "every", is_flag=True, help="Reset all notebooks.")
+@click.option("--all", "all_notebooks", is_flag=True, help="Reset all notebooks.")
 @CLUSTER
-def reset(notebook: str, every: bool, cluster: str) -> None:
+def reset(notebook: str, all_notebooks: bool, cluster: str) -> None:
     """Delete what NOTEBOOK, such as 05, created in the cluster; the cluster is kept."""
-    if bool(notebook) == every:
+    if bool(notebook) == all_notebooks:
         raise click.UsageError("name one notebook, such as 05, or pass --all")
     click.echo(verbs.reset(notebook, cluster=cluster))

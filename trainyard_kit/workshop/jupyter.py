@@ -1,11 +1,11 @@
-"""JupyterLab in a pod of their namespace, behind a token, for attendees who have no machine of their own.
+"""JupyterLab in a pod of an attendee's namespace, protected by a token, for attendees without own machines.
 
-They reach it by ``kubectl port-forward``, which needs no more than their kubeconfig, or through an Ingress
-where the cluster has a controller for it. There each JupyterLab has a host name of its own, and so an origin:
-under one name, a page of one attendee could act as another in that one's browser. TLS ends at the controller,
-with its default certificate: a private key in each namespace could be read by its attendee. Pods of a local
-cluster have the kit and its Python; other clusters need an image with the course's environment and a clone of
-the kit in ``/kit``.
+It is reached with ``kubectl port-forward`` and the attendee's kubeconfig, or through an Ingress if there is a
+controller. Then each JupyterLab has its own host name, and so its own origin: with a shared one, one
+attendee's page could act as another attendee in their browser. The controller terminates TLS with its default
+certificate, because an attendee could read a private key in their namespace. Pods of a local cluster have the
+kit and its Python; other clusters need an image with the course's environment and a clone of the kit in
+``/kit``.
 """
 
 import base64
@@ -28,12 +28,12 @@ from kitlib.k8s.manifests import Object, merge
 from trainyard_kit.workshop.attendees import Attendee, put
 
 NAME, PORT = "jupyter", 8888
-INSIDE = "https://kubernetes.default.svc"  # the API server, from inside the cluster
+API_SERVER = "https://kubernetes.default.svc"  # from inside the cluster
 OWN_CLUSTER = """
-There, provider = "local" makes a cluster of your own in that pod: you are its administrator.
+There, provider = "local" creates your own cluster in that pod: you are its administrator.
 """
 TOKEN = re.compile(r"[-\w]{16,128}", re.ASCII)  # of `secrets.token_urlsafe`
-AUTHORITY = "kube-root-ca.crt"  # a ConfigMap in every namespace
+CA_CONFIG_MAP = "kube-root-ca.crt"  # in every namespace
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class Jupyter:
 
     Attributes:
         image: With the course's environment, and a clone of the kit in ``/kit``; a local cluster needs none.
-        host: DNS name below which all names lead to the cluster's Ingress controller: ``ada.HOST`` is the
-            JupyterLab of ada. Without it, kubectl forwards a port.
-        own_cluster: Room for a local cluster in the pod, which its attendee administers: for the notebooks
-            that need more than a namespace. An image needs the package of ``make wheel`` for that.
+        host: DNS domain whose subdomains resolve to the cluster's Ingress controller: ``ada.HOST`` is ada's
+            JupyterLab. Without it, attendees use ``kubectl port-forward``.
+        own_cluster: Whether the pod has resources for a local cluster, which its attendee administers, for
+            the notebooks that need more than a namespace. The image then needs the package of
+            ``make wheel``.
     """
 
     image: str | None = None
@@ -53,16 +54,16 @@ class Jupyter:
     own_cluster: bool = False
 
     def check(self, cluster: Cluster) -> None:
-        """Raise BadInput for a cluster that needs an image where none is given."""
+        """Raise BadInput if the cluster needs an image and none is given."""
         if self.image is None and not isinstance(cluster, LocalCluster):
             raise BadInput(
-                "JupyterLab in pods takes an image that has it, with the kit",
+                "JupyterLab in pods needs an image with JupyterLab and the kit",
                 about=f'cluster "{cluster.name}"',
-                fix='`kit.workshop.Jupyter(image="…")`; or let attendees use machines of their own',
+                fix='`kit.workshop.Jupyter(image="…")`; or let attendees use their own machines',
             )
 
     def apply(self, kube: Kube, attendee: Attendee) -> None:
-        """Create the JupyterLab of one attendee; idempotent, and keeps the token."""
+        """Create the JupyterLab of one attendee; idempotent, keeps the token."""
         for item in self.objects(kube, attendee):
             put(kube, item)
 
@@ -73,9 +74,9 @@ class Jupyter:
         secret, _, deployment = items[:3]
         secret["stringData"] = {
             "token": token_of(kube) or secrets.token_urlsafe(24),
-            "kubeconfig": json.dumps(_inside(kube, attendee), indent=2),
+            "kubeconfig": json.dumps(_pod_kubeconfig(kube, attendee), indent=2),
         }
-        env = {"TRAINYARD_PROVIDER": "existing"} | ({} if self.image else _local())
+        env = {"TRAINYARD_PROVIDER": "existing"} | ({} if self.image else _local_environment())
         container = {
             "name": NAME,
             "image": self.image or settings.read().image or settings.DEFAULT_IMAGE,
@@ -84,8 +85,8 @@ class Jupyter:
         spec = {"containers": [container], "tolerations": list(settings.read().tolerations) or None}
         items[2] = merge(deployment, {"spec": {"template": {"spec": spec}}})
         if self.own_cluster:
-            (more,) = manifests.read(settings.manifests("attendee", NAME, "own-cluster.yaml"))
-            items[2] = merge(items[2], more)
+            (patch,) = manifests.read(settings.manifests("attendee", NAME, "own-cluster.yaml"))
+            items[2] = merge(items[2], patch)
         if self.host:
             (rule,) = items[3]["spec"]["rules"]
             rule["host"] = self.host_of(attendee)
@@ -96,7 +97,7 @@ class Jupyter:
         """The DNS name of an attendee's JupyterLab."""
         return f"{attendee.name}.{self.host}"
 
-    def lines(self, kube: Kube, attendee: Attendee) -> str:
+    def instructions(self, kube: Kube, attendee: Attendee) -> str:
         """Instructions for an attendee to open it."""
         query = f"lab?token={token_of(kube)}"
         own_line = OWN_CLUSTER if self.own_cluster else ""
@@ -110,22 +111,22 @@ class Jupyter:
 
 
 def token_of(kube: Kube) -> str:
-    """Read the token of the JupyterLab in a namespace; empty if there is none that can be used."""
+    """Read the token of the JupyterLab in a namespace; empty if there is no valid one."""
     secret = kube.find("Secret", NAME) or {}
     token = base64.b64decode((secret.get("data") or {}).get("token") or "").decode("ascii", "replace")
-    return token if TOKEN.fullmatch(token) else ""  # an attendee may have written another
+    return token if TOKEN.fullmatch(token) else ""  # the attendee can change it
 
 
-def _local() -> dict[str, str]:
-    """Environment variables for pods of a local cluster: the kit, and the cache of fetched programs."""
+def _local_environment() -> dict[str, str]:
+    """Environment variables for pods of a local cluster: the kit, and the cache of downloaded programs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return {"KIT": str(settings.ROOT), "KIT_CACHE": str(cache / "trainyard")}
 
 
-def _inside(kube: Kube, attendee: Attendee) -> Object:
+def _pod_kubeconfig(kube: Kube, attendee: Attendee) -> Object:
     """The attendee's kubeconfig, with the API server's address inside the cluster."""
     config = yaml.safe_load(attendee.kubeconfig.read_text(encoding="utf-8"))
-    authority = kube.get("ConfigMap", AUTHORITY)["data"]["ca.crt"].encode()
-    server = {"server": INSIDE, "certificate-authority-data": base64.b64encode(authority).decode()}
+    authority = kube.get("ConfigMap", CA_CONFIG_MAP)["data"]["ca.crt"].encode()
+    server = {"server": API_SERVER, "certificate-authority-data": base64.b64encode(authority).decode()}
     config["clusters"][0]["cluster"] = server
     return config

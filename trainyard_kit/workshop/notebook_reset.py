@@ -23,7 +23,7 @@ from kitlib.operators.install import OPERATOR, uninstall
 from kitlib.runs.run import Run
 from kitlib.runs.status import find_main
 
-# What notebooks create with kubectl, by the first part of "pod/hello", in the order of deletion.
+# Kinds that notebooks create with kubectl, by the prefix of "pod/hello", in the order of deletion.
 BY_KUBECTL = {
     "horizontalpodautoscaler": "HorizontalPodAutoscaler",
     "deployment": "Deployment",
@@ -37,12 +37,12 @@ BY_KUBECTL = {
     "resourceclaimtemplate": "ResourceClaimTemplate",
 }
 ORDER = (*BY_KUBECTL, "run", "dataset", "volume", "operator")
-COURSE_VOLUME = "shared"  # with the datasets of the notebooks
-DELETED, ABSENT = "deleted", "was not there"
+COURSE_VOLUME = "shared"  # has the notebooks' datasets
+DELETED, ABSENT = "deleted", "did not exist"
 
 
 def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """Delete what a notebook, or all of them, created in a cluster; idempotent. The cluster itself stays.
+    """Delete the objects that a notebook, or all notebooks, created in a cluster; idempotent.
 
     Args:
         notebook: Its number, ``"05"``, or name; by default all.
@@ -57,27 +57,27 @@ def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER
     Example:
         >>> reset("05")
     """
-    created_by = dict(_made())
+    created_by = dict(_created_objects())
     chosen = _choose(notebook, created_by)
     try:
-        on_cluster = connect(cluster) if isinstance(cluster, str) else cluster
-    except ClusterNotFound:  # and nothing to delete
-        on_cluster = None
+        connected = connect(cluster) if isinstance(cluster, str) else cluster
+    except ClusterNotFound:  # nothing to delete
+        connected = None
     rows = []
     with progress("reset") as line:
         for number, item, owner in plan(created_by, chosen):
             line.update(item)
             if owner != number:
-                became = f"stays: it belongs to notebook {owner}"
+                result = f"kept: it belongs to notebook {owner}"
             else:
-                became = _delete(on_cluster, number, item) if on_cluster else ABSENT
-            rows.append((number, item, became))
-        line.done(f"deleted: {sum(became == DELETED for *_, became in rows)}")
-    return Table(("notebook", "made", "now"), sorted(rows), empty="nothing is left behind by it")
+                result = _delete(connected, number, item) if connected else ABSENT
+            rows.append((number, item, result))
+        line.done(f"deleted: {sum(result == DELETED for *_, result in rows)}")
+    return Table(("notebook", "object", "result"), sorted(rows), empty="it creates no objects")
 
 
 def plan(created_by: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tuple[str, str, str]]:
-    """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure."""
+    """List notebook, object and owning notebook for a reset, in the order of deletion. Pure."""
     owners: dict[str, str] = {}
     for number in sorted(created_by):
         for item in created_by[number]:
@@ -91,7 +91,7 @@ def plan(created_by: Mapping[str, Sequence[str]], chosen: Collection[str]) -> li
     return sorted(steps, key=lambda row: ORDER.index(row[1].partition("/")[0]))
 
 
-def _made() -> Iterator[tuple[str, list[str]]]:
+def _created_objects() -> Iterator[tuple[str, list[str]]]:
     """Yield each notebook's number and the objects that it creates."""
     for path in sorted((config.DATA / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
@@ -103,16 +103,13 @@ def _choose(notebook: str, created_by: dict[str, list[str]]) -> list[str]:
         return sorted(created_by)
     number = re.split(r"\D", Path(notebook).name)[0].zfill(2)
     if number not in created_by:
-        raise BadInput(
-            "there is no such notebook",
-            about=f"reset {notebook}",
-            fix=f"one of {', '.join(sorted(created_by))}",
-        )
+        fix = f"one of {', '.join(sorted(created_by))}"
+        raise BadInput("there is no such notebook", about=f"reset {notebook}", fix=fix)
     return [number]
 
 
 def _delete(cluster: Cluster, number: str, item: str) -> str:
-    """Delete one object and wait until it is gone; the result in words."""
+    """Delete one object and wait until it is gone; return the result for the table."""
     kind, _, name = item.partition("/")
     if kind == "run":
         if find_main(cluster.kube, name) is None:
@@ -120,20 +117,20 @@ def _delete(cluster: Cluster, number: str, item: str) -> str:
         Run(cluster.kube, name).delete()
         return DELETED
     if kind in ("volume", "dataset"):
-        return _delete_stored(cluster, kind, name)
+        return _delete_storage(cluster, kind, name)
     if kind == "operator":
         return _delete_operator(cluster, name)
     existing = cluster.kube.find(BY_KUBECTL[kind], name)
     if existing is None:
         return ABSENT
     if _labels(existing).get(names.NOTEBOOK) != number:
-        return f"stays: it has no label {names.NOTEBOOK}={number}, so it is somebody else's"
+        return f"kept: it has no label {names.NOTEBOOK}={number}"
     cluster.kube.delete(BY_KUBECTL[kind], name)
     _wait_gone(cluster, BY_KUBECTL[kind], name)
     return DELETED
 
 
-def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
+def _delete_storage(cluster: Cluster, kind: str, name: str) -> str:
     """Delete a volume, or a dataset's folder on the course's volume."""
     try:
         volume = cluster.volume(name if kind == "volume" else COURSE_VOLUME)
@@ -149,13 +146,9 @@ def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
 
 
 def _delete_operator(cluster: Cluster, name: str) -> str:
-    existing = [
-        controller
-        for part in OPERATORS[name]
-        for kind, namespace, workload in [part.workload]
-        if (controller := cluster.kube.within(namespace).find(kind, workload))
-        and OPERATOR in _labels(controller)
-    ]
+    workloads = (part.workload for part in OPERATORS[name])
+    found = [cluster.kube.within(namespace).find(kind, workload) for kind, namespace, workload in workloads]
+    existing = [controller for controller in found if controller and OPERATOR in _labels(controller)]
     uninstall(name, cluster=cluster)
     return DELETED if existing else ABSENT
 
@@ -168,7 +161,7 @@ def _wait_gone(cluster: Cluster, kind: str, name: str) -> None:
     wait(
         watch_objects(cluster.kube, WatchSpec(kind, fields=f"metadata.name={name}")),
         until=lambda snapshot: not snapshot[kind],
-        what="it to go",
+        what="it to be deleted",
         about=f'{kind} "{name}" in cluster "{cluster.name}"',
-        resume="trainyard reset again",
+        resume="run trainyard reset again",
     )

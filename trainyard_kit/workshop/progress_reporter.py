@@ -1,9 +1,9 @@
-"""The progress of an attendee's notebook, reported to the instructor: which cell runs, which failed.
+"""The progress of an attendee's notebook, reported to the instructor: which cell is running, which failed.
 
-The kernel writes it to the ConfigMap ``notebook-progress`` of the attendee's namespace, which the workshop
-has created; without that ConfigMap nothing is reported. It holds the notebook's name, the number of the cell
-and the first line of an error, and neither code nor output. A thread writes at most once a second; its errors
-never reach the notebook. The instructor's table of it is in `attendee_status`.
+The kernel writes it to the ConfigMap ``notebook-progress`` in the attendee's namespace, which the workshop
+creates; without that ConfigMap nothing is reported. It contains the notebook's name, the number of the cell
+and the first line of an error, but neither code nor output. A thread writes at most once a second; its errors
+never reach the notebook. The instructor's table is in `attendee_status`.
 """
 
 import atexit
@@ -33,12 +33,12 @@ CONFIG_MAP = "notebook-progress"
 NAMESPACES = "attendee-"  # the prefix of attendees' namespaces
 SESSION = "JPY_SESSION_NAME"  # Jupyter's variable for the file that a kernel serves
 RUNNING, DONE, FAILED = "running", "done", "failed"
-PAUSE_SECONDS, LAST_SECONDS = 1.0, 1.0
+INTERVAL_SECONDS, CLOSE_SECONDS = 1.0, 1.0
 LONGEST = 200  # characters of an error
 UNKNOWN = "another"  # a notebook outside the course
 log = logging.getLogger("trainyard")
 
-Course = Mapping[str, list[tuple[str, int, int]]]  # a cell's source -> notebook, number, how many it has
+Course = Mapping[str, list[tuple[str, int, int]]]  # a cell's source -> notebook, number, total of cells
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class NotebookPosition:
     """The progress of one notebook.
 
     Attributes:
-        notebook: Its name, without the ending.
-        cell: The number of the cell among those with code, from 1; 0 outside the course.
-        of: How many the notebook has.
+        notebook: Its name, without suffix.
+        cell: The number of the code cell, from 1; 0 outside the course.
+        of: The number of code cells of the notebook.
         state: ``running``, ``done`` or ``failed``.
-        error: The first line of it.
-        at: Since when, in UTC.
+        error: The first line of the error.
+        at: When the state began, in UTC.
     """
 
     notebook: str
@@ -63,7 +63,7 @@ class NotebookPosition:
 
 
 def follow(kube: Kube) -> None:
-    """Report the progress of this notebook from now on, if it is an attendee's."""
+    """Start reporting the progress of this notebook if it is an attendee's."""
     if not kube.namespace.startswith(NAMESPACES) or not in_notebook():
         return
     from IPython import get_ipython
@@ -104,25 +104,25 @@ class ProgressReporter:
 
     def cell_started(self, info: "ExecutionInfo") -> None:
         """Queue that a cell has started."""
-        self._note(info.raw_cell, RUNNING, "")
+        self._enqueue(info.raw_cell, RUNNING, "")
 
     def cell_finished(self, result: "ExecutionResult") -> None:
         """Queue the result of a cell."""
         error = result.error_before_exec or result.error_in_exec
         source = getattr(result.info, "raw_cell", None)
         if error is None or isinstance(error, KeyboardInterrupt):
-            self._note(source, DONE, "")
+            self._enqueue(source, DONE, "")
         else:
-            self._note(source, FAILED, first_line(error))
+            self._enqueue(source, FAILED, first_line(error))
 
     def close(self) -> None:
         """Write what is queued, for a second at most."""
         self._stopping.set()
         self._wakeup.set()
         if self._thread is not None:
-            self._thread.join(LAST_SECONDS)
+            self._thread.join(CLOSE_SECONDS)
 
-    def _note(self, source: object, state: str, error: str) -> None:
+    def _enqueue(self, source: object, state: str, error: str) -> None:
         if self.ended or not isinstance(source, str):
             return
         self._queue.append((source, state, error))
@@ -137,42 +137,42 @@ class ProgressReporter:
                 self._wakeup.wait()
                 self._wakeup.clear()
                 self._write()
-                if self._stopping.wait(PAUSE_SECONDS):
+                if self._stopping.wait(INTERVAL_SECONDS):
                     self._write()
                     return
-        except Exception:  # noqa: BLE001 - it must not end somebody's notebook
+        except Exception:  # noqa: BLE001 - it must not affect the notebook
             log.debug("the progress of this notebook cannot be reported", exc_info=True)
         self.ended = True
 
     def _write(self) -> None:
         """Write the last queued state of each notebook."""
         queued = [self._queue.popleft() for _ in range(len(self._queue))]
-        new: dict[str, str] = {}
+        entries: dict[str, str] = {}
         for source, state, error in queued:
             position = locate(source, self._last, self._course())
             now = datetime.now(UTC).isoformat(timespec="seconds")
             self._last = replace(position, state=state, error=error, at=now)
-            words = asdict(self._last)
-            new[key(words.pop("notebook"))] = json.dumps(words)
-        if not new:
+            entry = asdict(self._last)
+            entries[key(entry.pop("notebook"))] = json.dumps(entry)
+        if not entries:
             return
         try:
-            self.kube.patch("ConfigMap", CONFIG_MAP, {"data": new})
+            self.kube.patch("ConfigMap", CONFIG_MAP, {"data": entries})
         except Rejected as error:
-            self.ended = error.status in (403, 404)  # the ConfigMap is not there
+            self.ended = error.status in (403, 404)  # the ConfigMap does not exist
         except KitError as error:
             log.debug("the progress of this notebook was not reported: %s", error.what)
 
 
 def locate(source: str, last: NotebookPosition, course: Course) -> NotebookPosition:
-    """Find a cell of the course by its source; any other cell leaves the progress as it was. Pure.
+    """Find a cell of the course by its source; for any other cell return the last position. Pure.
 
-    Cells such as ``import kitlib as kit`` are in many notebooks: the notebook of the previous cell wins.
+    Cells such as ``import kitlib as kit`` are in many notebooks: the last notebook takes precedence.
     """
     candidates = course.get(source.strip(), [])
-    here = [row for row in candidates if row[0] == last.notebook]
-    if here or len(candidates) == 1:
-        return NotebookPosition(*(here or candidates)[0])
+    matches = [row for row in candidates if row[0] == last.notebook]
+    if matches or len(candidates) == 1:
+        return NotebookPosition(*(matches or candidates)[0])
     return last
 
 
@@ -183,13 +183,13 @@ def first_line(error: BaseException) -> str:
 
 
 def key(notebook: str) -> str:
-    """Convert a notebook's name to a key of a ConfigMap."""
+    """Convert a notebook's name to a valid key of a ConfigMap."""
     return re.sub(r"[^-._a-zA-Z0-9]+", "-", notebook)[:100].strip("-.") or UNKNOWN
 
 
 def is_of_course(notebook: str) -> bool:
-    """Tell whether the course has a notebook of this name."""
-    return any(notebook == name for places in cells().values() for name, *_ in places)
+    """Whether the course has a notebook of this name."""
+    return any(notebook == name for rows in cells().values() for name, *_ in rows)
 
 
 @cache

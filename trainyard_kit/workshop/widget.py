@@ -1,7 +1,7 @@
 """The live view of a workshop: the status of each attendee, and a picture of their progress by notebook.
 
-One thread watches the attendees' namespaces, the ConfigMaps of their progress, and all pods; another draws.
-The rows are those of `attendee_status`.
+One thread watches the attendees' namespaces, the ConfigMaps of their progress, and all pods; another draws
+the rows of `attendee_status`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from trainyard_kit.workshop.progress_reporter import FAILED, NotebookPosition
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-ROW = 0.24  # inches
+ROW_HEIGHT = 0.24  # inches
 
 
 class WorkshopWatch(ObjectWatch):
@@ -43,7 +43,7 @@ class WorkshopWatch(ObjectWatch):
             WatchSpec("Pod"),
         ]
 
-    def see(self, snapshot: Snapshot, *, last: bool) -> None:
+    def update(self, snapshot: Snapshot, *, last: bool) -> None:
         listed = (list(snapshot[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
         with self.lock:
             self.statuses = attendee_status.statuses(*listed, label=self.label)
@@ -55,27 +55,27 @@ class WorkshopWatch(ObjectWatch):
         """Facts for the view: title, figures, and the progress of each attendee by notebook."""
         with self.lock:
             statuses = self.statuses
-        ended = self.finished or self.stopping.is_set()
+        finished = self.finished or self.stopping.is_set()
         columns, progress = shares(statuses)
         return {
             "title": self.title,
             "about": f'workshop on cluster "{self.title}"',
-            "phase": "Ended" if ended else "Live",
-            "figures": [[name, str(count)] for name, count in self.counted(statuses).items()],
+            "phase": "Ended" if finished else "Live",
+            "figures": [[name, str(count)] for name, count in self.count(statuses).items()],
             "notes": [self.trouble] * bool(self.trouble),
             "columns": [column.partition("_")[0] for column in columns],
             "progress": [[status.name, *row] for status, row in zip(statuses, progress, strict=True)],
-            "finished": ended,
+            "finished": finished,
         }
 
     @staticmethod
-    def counted(statuses: list[AttendeeStatus]) -> dict[str, int]:
-        """Count the attendees, those seen, those running a cell, and those with a problem."""
-        now = [status.notebooks[0].state for status in statuses if status.notebooks]
+    def count(statuses: list[AttendeeStatus]) -> dict[str, int]:
+        """Count the attendees, and those that have reported, are running a cell, or have a problem."""
+        states = [status.notebooks[0].state for status in statuses if status.notebooks]
         return {
             "attendees": len(statuses),
-            "seen": len(now),
-            "running a cell": now.count(progress_reporter.RUNNING),
+            "active": len(states),
+            "running a cell": states.count(progress_reporter.RUNNING),
             "with problems": sum(bool(status.troubles) for status in statuses),
         }
 
@@ -92,7 +92,7 @@ class WorkshopWatch(ObjectWatch):
 
     def __repr__(self) -> str:
         with self.lock:
-            figures = ", ".join(f"{name}: {count}" for name, count in self.counted(self.statuses).items())
+            figures = ", ".join(f"{name}: {count}" for name, count in self.count(self.statuses).items())
         return f"Workshop on cluster {self.title}: {figures}" + (f"; {self.trouble}" if self.trouble else "")
 
 
@@ -100,15 +100,14 @@ def shares(statuses: Sequence[AttendeeStatus]) -> tuple[list[str], list[list[flo
     """Tabulate the progress of each attendee by notebook.
 
     Returns:
-        Names of notebooks, and a row for each attendee: shares of cells from 0 to 1, negative
-        where a cell has failed.
+        Names of notebooks, and a row for each attendee: the share of completed cells from 0 to 1, negative
+        if a cell has failed.
     """
-    columns = sorted(
-        {progress.notebook for status in statuses for progress in status.notebooks if progress.of}
-    )
+    positions = (position for status in statuses for position in status.notebooks)
+    columns = sorted({position.notebook for position in positions if position.of})
     rows = []
     for status in statuses:
-        by_name = {progress.notebook: progress for progress in status.notebooks}
+        by_name = {position.notebook: position for position in status.notebooks}
         rows.append([_share(by_name.get(column)) for column in columns])
     return columns, rows
 
@@ -123,25 +122,23 @@ def _share(progress: NotebookPosition | None) -> float:
 def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
     """Draw a row for each attendee with a bar for each notebook's progress."""
     columns, rows = shares(statuses)
-    size = (2.2 + 0.75 * max(1, len(columns)), 0.8 + ROW * max(1, len(statuses)))
+    size = (2.2 + 0.75 * max(1, len(columns)), 0.8 + ROW_HEIGHT * max(1, len(statuses)))
     figure = Figure(figsize=size, layout="constrained", facecolor=THEME.ground)
     axes = figure.subplots()
-    for across, _ in enumerate(columns):
-        for down, row in enumerate(rows):
-            colour = THEME.bad if row[across] < 0 else THEME.good if row[across] == 1 else THEME.busy
-            axes.add_patch(Rectangle((across, down + 0.15), 0.9, 0.7, facecolor=THEME.grid))
-            axes.add_patch(Rectangle((across, down + 0.15), 0.9 * abs(row[across]), 0.7, facecolor=colour))
+    for y, row in enumerate(rows):
+        for x, share in enumerate(row):
+            colour = THEME.bad if share < 0 else THEME.good if share == 1 else THEME.busy
+            axes.add_patch(Rectangle((x, y + 0.15), 0.9, 0.7, facecolor=THEME.grid))
+            axes.add_patch(Rectangle((x, y + 0.15), 0.9 * abs(share), 0.7, facecolor=colour))
     axes.set(xlim=(0, max(1, len(columns))), ylim=(max(1, len(statuses)), 0))
-    axes.set_xticks(
-        [column + 0.45 for column in range(len(columns))], [column.partition("_")[0] for column in columns]
-    )
-    axes.set_yticks([row + 0.5 for row in range(len(statuses))], [status.name for status in statuses])
+    numbers = [column.partition("_")[0] for column in columns]
+    axes.set_xticks([x + 0.45 for x in range(len(columns))], numbers)
+    axes.set_yticks([y + 0.5 for y in range(len(statuses))], [status.name for status in statuses])
     axes.tick_params(length=0, labelsize="small", colors=THEME.text)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
-    message = "green: finished, blue: in progress, red: a cell failed"
-    axes.set_xlabel(
-        message if columns else "no notebook has reported yet", fontsize="x-small", color=THEME.text
-    )
+    legend = "green: finished, blue: in progress, red: a cell failed"
+    label = legend if columns else "no notebook has reported yet"
+    axes.set_xlabel(label, fontsize="x-small", color=THEME.text)
     axes.set_title(title, loc="left", color=THEME.text)
     return figure

@@ -1,13 +1,14 @@
 """The verbs of a workshop: create, add, remove, list, watch and delete attendees, in parallel.
 
-Everything is found by its label, so a new kernel on another machine can list, add and delete. The objects
-of one attendee are in `attendees`.
+Objects are found by label, so any machine can list, add and delete attendees. The objects of one attendee are
+in `attendees`.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
     from trainyard_kit.workshop.widget import WorkshopWatch
 
 Result = TypeVar("Result")
-MAX_ATTENDEES, AT_ONCE = 500, 8
+MAX_ATTENDEES, WORKERS = 500, 8
 log = logging.getLogger("trainyard")
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """A workshop that `create` made.
+    """A created workshop.
 
     Attributes:
         attendees: All attendees.
-        handout: A zip file with a folder for each: a kubeconfig, and a page with instructions.
-        facts: What was created, and what needs attention.
+        handout: A zip file with a folder for each attendee: a kubeconfig, and instructions.
+        facts: A summary of what was created, and what needs attention.
     """
 
     attendees: tuple[Attendee, ...]
@@ -70,65 +71,65 @@ def create(
 ) -> Workshop:
     """Create a namespace with quota, role, kubeconfig and datasets for each attendee.
 
-    Idempotent: called again, it continues where it stopped, and writes new kubeconfigs.
+    Idempotent: a second call resumes an interrupted one, and writes new kubeconfigs.
 
     Args:
-        attendees: Their number, with the names ``01``, ``02`` …; or their names.
+        attendees: Their number, which names them ``01``, ``02``, …; or their names.
         cluster: The cluster, or its name.
-        datasets: Datasets to provide, read-only, in every namespace; with options of
-            `prepare_dataset`, as ``{"cifar10": {"limit": 2000}}``.
-        jupyter: ``kit.workshop.Jupyter()`` runs a JupyterLab in a pod for each, behind a token; by default
-            their notebooks run on machines of their own, with the kubeconfig.
+        datasets: Datasets to share read-only with all namespaces; with options of `prepare_dataset`, as
+            ``{"cifar10": {"limit": 2000}}``.
+        jupyter: ``kit.workshop.Jupyter()`` runs a JupyterLab pod for each attendee, protected by a token;
+            by default notebooks run on attendees' own machines, with the kubeconfig.
         hours: How long the kubeconfigs are valid.
-        scale: Add missing nodes, if the provider can, after a confirmation of their price.
-        confirm: Accept that price without a prompt.
+        scale: Add missing nodes, if the provider can, after confirmation of the cost.
+        confirm: Accept that cost without a prompt.
         quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` for each attendee.
 
     Raises:
-        BadInput: A name or a quantity is invalid, or the cluster lacks an image; nothing was created.
-        NotConfirmed: The price of the nodes was not confirmed; nothing was created.
+        BadInput: A name or a quantity is invalid, or the cluster has no trainer image; nothing was created.
+        NotConfirmed: The cost of the nodes was not confirmed; nothing was created.
         Rejected: This user may not create namespaces or admission policies.
 
     Example:
         >>> kit.workshop.create(attendees=30, datasets=["mnist"], cluster="workshop")
     """
-    people, each_may = _people(attendees), limits(quota)
-    on = connect(cluster) if isinstance(cluster, str) else cluster
+    attendee_names, attendee_quota = _attendee_names(attendees), limits(quota)
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
     if jupyter is not None:
-        jupyter.check(on)
-    on.trainer_image()  # else every attendee's first job would fail
-    survey = capacity.survey(on, len(people), each_may)
-    sentence = capacity.ensure(on, survey, scale=scale, confirm=confirm)
+        jupyter.check(cluster)
+    cluster.trainer_image()  # raises if attendees' jobs would have no image
+    survey = capacity.survey(cluster, len(attendee_names), attendee_quota)
+    capacity_facts = capacity.ensure(cluster, survey, scale=scale, confirm=confirm)
     by_dataset = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
-    staged = staging.stage(on, by_dataset) if by_dataset else None
-    created = _add_all(on, people, each_may, hours, staged, jupyter)
-    path = _hand_out(on, created, jupyter)
+    staged = staging.stage(cluster, by_dataset) if by_dataset else None
+    created = _add_all(cluster, attendee_names, attendee_quota, hours, staged, jupyter)
+    path = _write_handout(cluster, created, jupyter)
     facts = [
-        *_facts(created, each_may, path),
-        ("capacity", *sentence),
-        ("network", *capacity.network(on)),
-        ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
-        ("jupyter", *capacity.place_of_notebooks(on, jupyter)),
+        *_facts(created, attendee_quota, path),
+        ("capacity", *capacity_facts),
+        ("network", *capacity.network(cluster)),
+        ("data", *((str(staged), "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
+        ("jupyter", *capacity.notebook_location(cluster, jupyter)),
     ]
     return Workshop(tuple(created), path, Table(("what", "is", "note"), facts))
 
 
-def _hand_out(on: Cluster, created: Sequence[Attendee], jupyter: Jupyter | None) -> Path:
-    lines = {
-        attendee.name: jupyter.lines(on.kube.within(attendee.namespace), attendee)
+def _write_handout(cluster: Cluster, created: Sequence[Attendee], jupyter: Jupyter | None) -> Path:
+    instructions = {
+        attendee.name: jupyter.instructions(cluster.kube.within(attendee.namespace), attendee)
         for attendee in created
         if jupyter
     }
-    return write_handout(on.name, created, jupyter=lines)
+    return write_handout(cluster.name, created, jupyter=instructions)
 
 
-def _facts(created: Sequence[Attendee], each_may: Quota, path: Path) -> list[tuple[str, str, str]]:
-    """Describe the attendees, their kubeconfigs and what each may use."""
+def _facts(created: Sequence[Attendee], quota: Quota, path: Path) -> list[tuple[str, str, str]]:
+    """Describe the attendees, their kubeconfigs and their quota."""
     first, last = created[0].name, created[-1].name
     return [
         ("attendees", f"{len(created)}: {first} to {last}" if created[1:] else first, ""),
-        ("kubeconfigs", str(path), f"a key for each, until {min(attendee.expires for attendee in created)}"),
-        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
+        ("kubeconfigs", str(path), f"one for each, valid until {min(item.expires for item in created)}"),
+        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(quota).items()), ""),
     ]
 
 
@@ -141,9 +142,9 @@ def add(
     hours: float = 12,
     **quota: object,
 ) -> Attendee:
-    """Create a namespace, a quota and a kubeconfig for one attendee, with the datasets that the others have.
+    """Create a namespace, a quota and a kubeconfig for one attendee, with the workshop's datasets.
 
-    Idempotent: called again, it creates a new token and updates the quota.
+    Idempotent: a second call creates a new token and updates the quota.
 
     Args:
         name: Name of the attendee: a-z, 0-9 and -.
@@ -156,38 +157,38 @@ def add(
         >>> ada = kit.workshop.add("ada", cpu="2")
         >>> kit.connect("ada", kubeconfig=ada.kubeconfig)
     """
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    (attendee,) = _add_all(on, [name], limits(quota), hours, staging.staged(on), jupyter)
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    (attendee,) = _add_all(cluster, [name], limits(quota), hours, staging.staged(cluster), jupyter)
     return attendee
 
 
 @checked
 def remove(name: str, *, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> None:
-    """Delete the namespace of an attendee with all that is in it; idempotent."""
+    """Delete the namespace of an attendee and its contents; idempotent."""
     _remove(connect(cluster) if isinstance(cluster, str) else cluster, name)
 
 
 @checked
 def list_attendees(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """List the attendees of a cluster, with what each uses of their quota."""
+    """List the attendees of a cluster, with the usage of their quotas."""
     return attendees.table((connect(cluster) if isinstance(cluster, str) else cluster).kube)
 
 
 @checked
 def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """List the attendees with the notebook and cell that each is at, and pods that fail and why.
+    """List the attendees with their current notebook and cell, and failing pods with the reason.
 
-    The kernel of an attendee's notebook reports its progress to a ConfigMap of their namespace.
+    The kernel of an attendee's notebook reports its progress to a ConfigMap in their namespace.
 
     Example:
         >>> kit.workshop.status()
     """
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    everywhere = on.kube.within("")
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    all_namespaces = cluster.kube.within("")
     statuses = attendee_status.statuses(
-        everywhere.get_all("Namespace", labels=LABEL),
-        everywhere.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
-        everywhere.get_all("Pod"),
+        all_namespaces.get_all("Namespace", labels=LABEL),
+        all_namespaces.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
+        all_namespaces.get_all("Pod"),
         label=LABEL,
     )
     return attendee_status.table(statuses)
@@ -195,127 +196,123 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
 
 @checked
 def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600) -> "WorkshopWatch":
-    """Show the table of `status` live, with a picture of all attendees' progress.
+    """Show `status` live, with a picture of all attendees' progress.
 
     Returns:
-        A watch, which displays itself; ``stop()`` ends it, ``save("workshop.png")`` writes its picture.
+        A watch, which displays itself; ``stop()`` stops it, ``save("workshop.png")`` saves its picture.
     """
     from trainyard_kit.workshop.widget import WorkshopWatch  # numpy and matplotlib take half a second
 
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    return WorkshopWatch(on.kube, label=LABEL, minutes=minutes).start()
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    return WorkshopWatch(cluster.kube, label=LABEL, minutes=minutes).start()
 
 
 @checked
 def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """Delete every attendee's namespace with all that is in it, their kubeconfigs, and the staged datasets.
+    """Delete all attendees' namespaces, their kubeconfigs, and the staged datasets.
 
-    Idempotent. The cluster stays, and so do all other objects.
+    Idempotent. The cluster and all other objects are kept.
 
     Returns:
         The remaining attendees: an empty table.
     """
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    kube = on.kube
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    kube = cluster.kube
     names = [namespace["metadata"]["labels"][LABEL] for namespace in kube.get_all("Namespace", labels=LABEL)]
-    for attendee in names:  # all end at the same time; waiting takes longest
+    for attendee in names:  # start all deletions before waiting for each
         kube.delete("Namespace", attendees.namespace_of(attendee))
-    _at_once(lambda name: _remove(on, name), names, title="workshop", verb="left")
-    attendees.delete_volumes(kube)  # of those whose namespace was gone before
-    staging.delete(on)
-    attendees.delete_policy(on.kube)
-    delete_kubeconfigs(on.name)
+    _for_each(partial(_remove, cluster), names, title="workshop", verb="are removed")
+    attendees.delete_volumes(kube)  # also those of namespaces that were deleted before
+    staging.delete(cluster)
+    attendees.delete_policy(cluster.kube)
+    delete_kubeconfigs(cluster.name)
     return attendees.table(kube)
 
 
-def _people(requested: int | Sequence[str]) -> list[str]:
+def _attendee_names(requested: int | Sequence[str]) -> list[str]:
     if isinstance(requested, int) or not isinstance(requested, Iterable) or isinstance(requested, str):
         count = check_count(requested, what="attendees", least=1, most=MAX_ATTENDEES)
         return [f"{number:02}" for number in range(1, count + 1)]
-    people = list(dict.fromkeys(requested))
-    if not people:
-        raise BadInput(
-            "no attendee is named", about="attendees=[]", fix='`attendees=["ada", "bob"]`, or `attendees=30`'
-        )
-    for attendee in people:
-        names.validate_name(attendee, kind="attendee", longest=attendees.LONGEST_NAME)
-    return people
+    attendee_names = list(dict.fromkeys(requested))
+    if not attendee_names:
+        fix = '`attendees=["ada", "bob"]`, or `attendees=30`'
+        raise BadInput("no attendee is named", about="attendees=[]", fix=fix)
+    for name in attendee_names:
+        names.validate_name(name, kind="attendee", longest=attendees.LONGEST_NAME)
+    return attendee_names
 
 
 def limits(options: Mapping[str, Any]) -> Quota:
     """Validate the keyword arguments of a quota."""
     known = [field.name for field in fields(Quota)]
     if unknown := sorted(set(options) - set(known)):
-        raise BadInput(
-            f"a workshop has no {', '.join(unknown)}",
-            about=f"{unknown[0]}=…",
-            fix=f"a quota has {', '.join(known)}",
-        )
+        fix = f"a quota has {', '.join(known)}"
+        raise BadInput(f"a workshop has no {', '.join(unknown)}", about=f"{unknown[0]}=…", fix=fix)
     return Quota(**options)
 
 
-def _remove(on: Cluster, name: str) -> None:
-    on.revoke_pod_access(attendees.namespace_of(name))
-    attendees.delete(on.kube, name)
+def _remove(cluster: Cluster, name: str) -> None:
+    cluster.revoke_pod_access(attendees.namespace_of(name))
+    attendees.delete(cluster.kube, name)
 
 
 def _add_all(
-    on: Cluster,
-    people: Sequence[str],
+    cluster: Cluster,
+    attendee_names: Sequence[str],
     quota: Quota,
     hours: float,
     staged: Staged | None,
     jupyter: Jupyter | None,
 ) -> list[Attendee]:
-    if isinstance(on, LocalCluster) and on.is_plain:
-        log.warning('cluster "%s": %s', on.name, capacity.PLAIN)
-    attendees.apply_policy(on.kube)
+    if isinstance(cluster, LocalCluster) and cluster.is_plain:
+        log.warning('cluster "%s": %s', cluster.name, capacity.PLAIN)
+    attendees.apply_policy(cluster.kube)
 
-    def make(name: str) -> Attendee:
-        attendee = attendees.create(on.kube, name, quota=quota, hours=hours)
-        on.grant_pod_access(attendee.namespace)
+    def create_attendee(name: str) -> Attendee:
+        attendee = attendees.create(cluster.kube, name, quota=quota, hours=hours)
+        cluster.grant_pod_access(attendee.namespace)
         if staged is not None:
-            staged.share(on.kube.within(attendee.namespace), labels={LABEL: name})
+            staged.share(cluster.kube.within(attendee.namespace), labels={LABEL: name})
         if jupyter is not None:
-            jupyter.apply(on.kube.within(attendee.namespace), attendee)
+            jupyter.apply(cluster.kube.within(attendee.namespace), attendee)
         return attendee
 
-    return _at_once(make, people, title="workshop", verb="are ready")
+    return _for_each(create_attendee, attendee_names, title="workshop", verb="are ready")
 
 
-def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str, verb: str) -> list[Result]:
-    """Call ``work`` for each name in a thread pool; results in the order of the names."""
+def _for_each(
+    function: Callable[[str], Result], attendee_names: Sequence[str], *, title: str, verb: str
+) -> list[Result]:
+    """Call ``function`` for each name in a thread pool; return the results in the order of the names."""
 
-    def quietly(name: str) -> Result:
+    def call(name: str) -> Result:
         with shown_elsewhere():  # a thread's output would appear in another cell
-            return work(name)
+            return function(name)
 
-    with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
-        pending, refusals = [threads.submit(quietly, attendee) for attendee in people], list[Rejected]()
+    total = len(attendee_names)
+    with progress(title) as line, ThreadPoolExecutor(WORKERS, thread_name_prefix=title) as pool:
+        futures, rejections = [pool.submit(call, name) for name in attendee_names], list[Rejected]()
         try:
-            for done, future in enumerate(as_completed(pending), 1):
-                if refusal := _refusal(
-                    future
-                ):  # of one attendee's objects, which need not hold up the others'
-                    refusals.append(refusal)
-                line.update(f"{done - len(refusals)} of {len(people)} {verb}")
+            for done, future in enumerate(as_completed(futures), 1):
+                if rejection := _rejection(future):  # continue with the other attendees
+                    rejections.append(rejection)
+                line.update(f"{done - len(rejections)} of {total} {verb}")
         except BaseException as error:
-            threads.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(
-                    "stopped; created objects are kept", about=title, fix="call it again to continue"
-                ) from error
+                what, fix = "stopped; created objects are kept", "call it again to continue"
+                raise Interrupted(what, about=title, fix=fix) from error
             raise
-        if refusals:
-            raise refusals[0]
-        line.done(f"{len(people)} of {len(people)} {verb}")
-    return [future.result() for future in pending]
+        if rejections:
+            raise rejections[0]
+        line.done(f"{total} of {total} {verb}")
+    return [future.result() for future in futures]
 
 
-def _refusal(ended: Future[Any]) -> Rejected | None:
-    """Get the API server's refusal with which it ended; raise any other error."""
+def _rejection(future: Future[Any]) -> Rejected | None:
+    """Return the API server's rejection, if any; raise other errors."""
     try:
-        ended.result()
+        future.result()
     except Rejected as error:
         return error
     return None
