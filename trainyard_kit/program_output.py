@@ -14,7 +14,7 @@ from kitlib.display.tables import parse_time, plain
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
 from kitlib.metrics.events import MAX_DIGITS, Event
-from kitlib.metrics.log_format import shown
+from kitlib.metrics.log_format import split_returns
 
 _NUMBER = (
     r"(?:[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))"
@@ -121,7 +121,7 @@ class LossReader:
     _passed: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, text: str) -> dict[str, float]:
-        """Read the training and validation losses of a line as returned by `shown`."""
+        """Read the training and validation losses of a line as returned by `split_returns`."""
         text = re.sub(" {3,}", "  ", re.sub("[│┃¦]", "|", text))
         self._is_summary = bool(_SUMMARY.search(text)) or (self._is_summary and text.startswith("  "))
         if self._is_summary or _RETOLD.search(text):
@@ -249,7 +249,7 @@ class LossEvents:
 
     def read(self, line: Line, *, world: int) -> Iterator[Event]:
         """Yield the events of a line, with this world size."""
-        time, parts = parse_time(line.time).timestamp(), shown(line.text[:LONGEST_LINE])
+        time, parts = parse_time(line.time).timestamp(), split_returns(line.text[:LONGEST_LINE])
         for text in map(plain, parts):
             # A progress bar repeats a loss at each of its steps and in the next epoch.
             bar = len(parts) > 1 or "%|" in text

@@ -1,1 +1,1 @@
-"""What trainers report, and what is computed from it: events, curves, timeline, placement. Pure."""
+"""Trainers' events, and what is computed from them: progress, curves, placement, usage. Pure."""

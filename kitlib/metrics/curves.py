@@ -1,8 +1,8 @@
-"""Training curves by rank, epochs and the latest figures, from a run's events in bounded memory. Pure.
+"""Training curves by rank, epochs and the latest values, from a run's events in bounded memory. Pure.
 
-Each rank keeps at most :data:`MAX_ROWS` rows; when they are full, its steps are put into buckets of which
-the rows with the least and the greatest loss stay, so no peak is lost. A row has the mean of the losses so
-far, which does not depend on what was dropped; a second pass, from the end, centres it.
+Each rank has at most :data:`MAX_ROWS` rows; when they are full, its steps are divided into buckets of which
+the rows with the least and the greatest loss are kept, so that no peak is lost. A row has the exponential
+moving average of all losses until then, dropped ones included; a second, backward pass centres it.
 """
 
 import math
@@ -16,26 +16,26 @@ from kitlib.metrics.events import Event, figure, finite_figure, whole_number
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
 MAX_ROWS, MAX_RANKS = 4096, 512
-WEIGHT = 0.4  # of a new loss in the smoothed one, after many of them
-KERNEL = (1 - WEIGHT) ** np.arange(24)  # of later rows: what comes after these weighs nothing
+WEIGHT = 0.4  # of a new loss in the moving average, asymptotically
+KERNEL = (1 - WEIGHT) ** np.arange(24)  # of the backward pass, cut where weights are negligible
 TOTALS = np.cumsum(KERNEL)
 MAX_BUCKETS, MIN_BUCKETS = 320, 60
-MAX_BYTES = 48_000  # of a frame, so that a browser far away keeps up
+MAX_BYTES = 48_000  # of a frame, for slow connections
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves decimated to what can be drawn: one column a point, shared by all ranks.
+    """Curves decimated for drawing: one column for each point, shared by all ranks.
 
     Attributes:
-        steps: Of each column, rising; shape (columns,).
+        steps: Of each column, increasing; shape (columns,).
         ranks: Of the rows of ``loss``.
-        loss: Shape (ranks, columns); NaN where a rank reported nothing.
+        loss: Shape (ranks, columns); NaN if not reported.
         smooth: The mean over the ranks of their smoothed losses; shape (columns,).
-        rate: Images a second, all ranks together; NaN where it is not reported.
+        rate: Images a second of all ranks; NaN if not reported.
         world: The world size.
-        gpu: Percent of each rank's GPU, shape (ranks, columns); no rows if it is not reported.
-        validation: The mean over the ranks of the losses of evaluations, each at the last column that is not
+        gpu: Percent of each rank's GPU, shape (ranks, columns); no rows if not reported.
+        validation: The mean over the ranks of the validation losses, each at the last column that is not
             after it; NaN elsewhere.
     """
 
@@ -51,7 +51,7 @@ class Curves:
 
 @dataclass
 class EpochMetrics:
-    """The ranks' reports of one epoch: losses and images a second by rank, the slowest one's seconds."""
+    """The metrics of one epoch: losses and images a second by rank, seconds of the slowest rank."""
 
     loss: dict[int, float] = field(default_factory=dict)
     rate: dict[int, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class EpochMetrics:
 
     @property
     def mean_loss(self) -> float:
-        """Over the ranks."""
+        """The mean over the ranks."""
         return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
 
 
@@ -79,7 +79,7 @@ class TrainingMetrics:
             self.add(row)
 
     def add(self, event: Event) -> None:
-        """Add one event; one without usable figures changes nothing."""
+        """Add an event; one without valid numbers is ignored."""
         self.world_size = event.world_size
         self.synthetic = self.synthetic or event.fields.get("synthetic") is True
         if event.event == "step":
@@ -93,7 +93,7 @@ class TrainingMetrics:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those that have reported steps."""
+        """The ranks that have reported steps."""
         return tuple(sorted(self._rows))
 
     def replica(self, rank: int) -> int | str:
@@ -102,11 +102,11 @@ class TrainingMetrics:
 
     @property
     def last_step(self) -> int | None:
-        """The largest step that a rank has reported last."""
+        """The largest of the ranks' last steps."""
         return max((int(row.newest[STEP]) for row in self._rows.values()), default=None)
 
     def first_and_last_loss(self) -> tuple[float, float]:
-        """Average over the ranks their first and their last losses; NaN without any."""
+        """The means over the ranks of their first and last losses; NaN without any."""
         ends = [(row.view[0, LOSS], row.newest[LOSS]) for row in self._rows.values()]
         if not ends:
             return math.nan, math.nan
@@ -114,7 +114,7 @@ class TrainingMetrics:
         return float(first), float(last)
 
     def validation_losses(self) -> list[tuple[int, float]]:
-        """List the steps of evaluations, and the mean over the ranks of the losses that they reported."""
+        """List the steps of evaluations, with the mean over the ranks of the reported losses."""
         return [
             (step, float(np.mean([*losses.values()]))) for step, losses in sorted(self.validation.items())
         ]
@@ -127,13 +127,13 @@ class TrainingMetrics:
         ]
 
     def frame(self) -> Curves:
-        """Build all curves, decimated where they have more points than can be seen."""
+        """Build all curves, decimated if they have more points than can be drawn."""
         ranks = self.ranks
         buckets = max(MIN_BUCKETS, min(MAX_BUCKETS, MAX_BYTES // (8 * (len(ranks) + 5))))
-        rows = [_centred(self._rows[rank].view) for rank in ranks]
+        rows = [_centre(self._rows[rank].view) for rank in ranks]
         if max(map(len, rows), default=0) > 2 * buckets:
             width = _width(rows, buckets)
-            rows = [_gridded(row, width) for row in rows]
+            rows = [_align(row, width) for row in rows]
         steps = np.unique(np.concatenate([row[:, STEP] for row in rows])) if rows else np.empty(0)
         spread = np.full((len(ranks), len(steps), 6), np.nan)
         for index, row in enumerate(rows):
@@ -148,10 +148,10 @@ class TrainingMetrics:
             math.nan if (value := figure(event.fields.get(key))) is None else value
             for key in ("images_per_s", "gpu_percent")
         )
-        known = self._rows.setdefault(event.rank, _Rows())
-        known.add(step, loss, rate, event.world_size, gpu)
+        rows = self._rows.setdefault(event.rank, _Rows())
+        rows.add(step, loss, rate, event.world_size, gpu)
         if is_replica_id(replica := f"{event.fields.get('role')}-{event.rank}"):
-            known.replica = replica
+            rows.replica = replica
 
     def _epoch(self, event: Event) -> None:
         number, loss = whole_number(event.fields.get("epoch")), figure(event.fields.get("loss"))
@@ -179,7 +179,7 @@ class TrainingMetrics:
 
 
 class _Rows:
-    """One rank's rows, in the order of their steps."""
+    """One rank's rows, by step."""
 
     def __init__(self) -> None:
         self.rows = np.empty((256, 6))
@@ -195,10 +195,10 @@ class _Rows:
         return self.rows[self.count - 1]
 
     def add(self, step: int, loss: float, rate: float, world: int, gpu: float) -> None:
-        if self.count and step <= self.newest[STEP]:  # it resumed from a checkpoint: the later attempt counts
+        if self.count and step <= self.newest[STEP]:  # resumed from a checkpoint: keep the later attempt
             self.count = int(np.searchsorted(self.view[:, STEP], step))
         before = self.newest[SMOOTH] if self.count else loss
-        weight = WEIGHT / (1 - (1 - WEIGHT) ** (self.count + 1))  # bias-corrected, as Adam's means
+        weight = WEIGHT / (1 - (1 - WEIGHT) ** (self.count + 1))  # bias-corrected, as in Adam
         smooth = before + weight * (loss - before) if math.isfinite(loss) else before
         self._make_room()
         self.rows[self.count] = (step, loss, smooth if math.isfinite(smooth) else loss, rate, world, gpu)
@@ -216,13 +216,13 @@ class _Rows:
 
 
 def _width(rows: list[np.ndarray], buckets: int) -> int:
-    """Choose the steps in a bucket: a power of two, so that old buckets stay as they are."""
+    """Choose the steps per bucket: a power of two, so that buckets are only merged later."""
     steps = max(float(row[-1, STEP]) for row in rows) - min(float(row[0, STEP]) for row in rows)
     return 2 ** max(0, math.ceil(math.log2(max(1.0, (steps + 1) / buckets))))
 
 
 def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
-    """Return, of each bucket of steps, the rows with the least and the greatest loss, in their order."""
+    """Return the rows with the least and the greatest loss of each bucket of steps, in order."""
     bucket = rows[:, STEP] // width
     by_loss = np.lexsort((rows[:, LOSS], bucket))
     begins = np.flatnonzero(np.diff(bucket[by_loss], prepend=-np.inf))
@@ -230,10 +230,10 @@ def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
     return rows[np.unique(by_loss[np.concatenate([begins, ends])])]
 
 
-def _centred(rows: np.ndarray) -> np.ndarray:
-    """Smooth the means backwards as well: a mean of the past alone lags behind a falling loss.
+def _centre(rows: np.ndarray) -> np.ndarray:
+    """Average backwards as well, because a mean of the past lags behind a decreasing loss.
 
-    The first rows have as much of the future in them as of the past, so the curve begins at the first loss.
+    In the first rows the window is symmetric, so that the curve starts at the first loss.
     """
     centred, count = rows.copy(), len(rows)
     weights = TOTALS[np.minimum(np.arange(count), len(KERNEL) - 1)]
@@ -244,8 +244,8 @@ def _centred(rows: np.ndarray) -> np.ndarray:
     return centred
 
 
-def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
-    """Place the extremes of each bucket at its beginning and its middle, the same for every rank."""
+def _align(rows: np.ndarray, width: int) -> np.ndarray:
+    """Move the extremes of each bucket to its beginning and its middle, the same for all ranks."""
     thinned = _extremes(rows, width)
     bucket = thinned[:, STEP] // width
     second = np.diff(bucket, prepend=-1) == 0
@@ -256,10 +256,10 @@ def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
 def _frame(
     steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray, evaluations: list[tuple[int, float]]
 ) -> Curves:
-    filled = _filled(spread)
-    sizes = spread[:, :, WORLD]  # not filled: a rank that left says no more how many there are
+    filled = _fill_forward(spread)
+    sizes = spread[:, :, WORLD]  # not filled: the last world size of a rank that has left is outdated
     world = np.max(sizes, axis=0, initial=0, where=~np.isnan(sizes))
-    part = np.array(ranks)[:, None] < np.maximum(world, 1)[None, :]  # a rank that left counts no more
+    active = np.array(ranks)[:, None] < np.maximum(world, 1)[None, :]  # without ranks that have left
     gpu = spread[:, :, GPU]
     validation = np.full(len(steps), np.nan)
     for step, loss in evaluations if len(steps) else ():
@@ -268,23 +268,23 @@ def _frame(
         steps=steps,
         ranks=ranks,
         loss=spread[:, :, LOSS],
-        smooth=_over_ranks(filled[:, :, SMOOTH], part, mean=True),
-        rate=_over_ranks(filled[:, :, RATE], part, mean=False),
+        smooth=_over_ranks(filled[:, :, SMOOTH], active, mean=True),
+        rate=_over_ranks(filled[:, :, RATE], active, mean=False),
         world=world,
         gpu=gpu if np.isfinite(gpu).any() else np.empty((0, len(steps))),
         validation=validation,
     )
 
 
-def _filled(spread: np.ndarray) -> np.ndarray:
-    """Fill the holes of each rank with its last report."""
+def _fill_forward(spread: np.ndarray) -> np.ndarray:
+    """Fill the gaps of each rank with its last values."""
     valid = ~np.isnan(spread[:, :, STEP])
     index = np.maximum.accumulate(np.where(valid, np.arange(spread.shape[1]), 0), axis=1)
     return np.take_along_axis(spread, index[:, :, None], axis=1)
 
 
-def _over_ranks(values: np.ndarray, part: np.ndarray, *, mean: bool) -> np.ndarray:
-    known = part & ~np.isnan(values)
+def _over_ranks(values: np.ndarray, active: np.ndarray, *, mean: bool) -> np.ndarray:
+    known = active & ~np.isnan(values)
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1) if mean else total, np.nan)

@@ -1,12 +1,12 @@
-"""Predict what a transformer needs: memory of a rank by part, time of a step by part, MFU, days and dollars.
+"""Predict the memory, step time, MFU, duration and cost of training a transformer.
 
-Arithmetic alone, with the formulas that papers publish; nothing is measured here, and no API is called.
+Only arithmetic with published formulas; nothing is measured, and no API is called.
 
-- State of a parameter: 16 bytes with Adam, divided by stage (Rajbhandari et al., ZeRO, 2020, section 3).
-- Activations of a layer: ``s b h (34 + 5 a s / h)`` bytes in 16 bits, ``2 s b h`` where it is computed again
+- State of a parameter: 16 bytes with Adam, sharded by stage (Rajbhandari et al., ZeRO, 2020, section 3).
+- Activations of a layer: ``s b h (34 + 5 a s / h)`` bytes in 16 bits, ``2 s b h`` with recomputation
   (Korthikanti et al., Reducing activation recomputation, 2022, section 4).
-- FLOPs of a token: ``6 N + 12 L h s`` (Chowdhery et al., PaLM, 2022, appendix B), a third more where blocks
-  are computed again (Narayanan et al., Megatron-LM, 2021, section 5.1).
+- FLOPs of a token: ``6 N + 12 L h s`` (Chowdhery et al., PaLM, 2022, appendix B), a third more with
+  recomputation (Narayanan et al., Megatron-LM, 2021, section 5.1).
 - An all-reduce sends ``2 (n - 1) / n`` times the gradients (Patarasuk and Yuan, 2009).
 """
 
@@ -17,19 +17,19 @@ from kitlib.display.tables import Table
 from kitlib.errors import BadInput
 
 SHAPE = ("layers", "width", "heads", "context", "vocabulary")
-FORWARD = 1 / 3  # of a step's FLOPs; the backward pass has the rest, behind which gradients are exchanged
+FORWARD = 1 / 3  # of a step's FLOPs; the exchange overlaps with the backward pass, the rest
 GIGA = 1e9
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a device can do at most.
+    """Peak performance of a device.
 
     Attributes:
-        tflops: 10^12 operations a second, dense, in the precision of its matrix units.
+        tflops: 10^12 dense floating-point operations a second, in the precision of its matrix units.
         memory: 10^9 bytes.
         link: 10^9 bytes a second to its peers, in one direction.
-        precision: Bytes of a number that it computes with.
+        precision: Bytes per number.
     """
 
     tflops: float
@@ -48,23 +48,23 @@ DEVICES: dict[str, Device] = {
     "TPU v4": Device(275, 32, 50),
     "cpu": Device(0.1, 16, 1.25, precision=4),
 }
-"""Peaks of the makers' data sheets, dense: NVIDIA T4, L4, V100 SXM2, A100 SXM (80 GB), H100 SXM, H200 SXM;
-half of NVLink's figure, which counts both directions, and PCIe for T4 and L4. Google Cloud's page of TPU v4.
-``cpu`` is no data sheet's: about two cores in fp32, and 10 Gbit/s."""
+"""Dense peaks from data sheets: NVIDIA T4, L4, V100 SXM2, A100 SXM (80 GB), H100 SXM, H200 SXM, with half of
+NVLink's bandwidth, which counts both directions, and PCIe for T4 and L4; Google Cloud's page of TPU v4.
+``cpu`` is an assumption: about two cores in fp32, and 10 Gbit/s."""
 
 
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """A prediction of one rank.
+    """A prediction.
 
     Attributes:
         parameters: Of the whole model.
-        memory: Bytes of a rank by part: parameters, gradients, optimizer, activations.
-        seconds: Of a step by part: computing, exchange, and ``hidden``: of the exchange, behind computing.
-        flops: That a token needs, without what is computed again.
-        tokens: Of a rank in a step.
+        memory: Bytes per rank by part: parameters, gradients, optimizer, activations.
+        seconds: Of a step by part: computing, exchange, and ``hidden``, the exchange overlapped by computing.
+        flops: Per token, without recomputation.
+        tokens: Per rank and step.
         ranks: The world size.
-        device: Whose peaks were used.
+        device: The device, with its peaks.
     """
 
     parameters: float
@@ -77,34 +77,34 @@ class TrainingEstimate:
 
     @property
     def step_seconds(self) -> float:
-        """Computing, and what of the exchange is not hidden behind it."""
+        """Computing, and the part of the exchange that it does not overlap."""
         return self.seconds["computing"] + self.seconds["exchange"] - self.seconds["hidden"]
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all ranks together."""
+        """The throughput of all ranks."""
         return self.ranks * self.tokens / self.step_seconds
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilisation: useful FLOPs, divided by the peak of all devices."""
+        """Model FLOPs utilisation: useful FLOPs divided by the peak of all devices."""
         return mfu(self.tokens_per_s, flops=self.flops, devices=self.ranks, tflops=self.device.tflops)
 
     @property
     def fits(self) -> bool:
-        """Whether the parts fit in a device's memory; fragments and buffers come on top."""
+        """Whether the parts fit in a device's memory, without fragmentation and buffers."""
         return sum(self.memory.values()) <= self.device.memory * GIGA
 
     def days(self, tokens: float) -> float:
-        """Divide so many tokens by the rate."""
+        """Days of training on this many tokens."""
         return tokens / self.tokens_per_s / 86_400
 
     def cost(self, tokens: float, *, dollars_an_hour: float) -> float:
-        """Price training on so many tokens, by the price of one device for an hour, in US dollars."""
+        """Cost of training on this many tokens in US dollars, by the price of one device."""
         return self.days(tokens) * 24 * self.ranks * dollars_an_hour
 
     def table(self) -> Table:
-        """Tabulate the parts: GB of a rank, and milliseconds of a step."""
+        """Tabulate the parts: GB per rank, and milliseconds per step."""
         rows: list[tuple[str, float, str]] = [
             (f"memory: {part}", round(size / GIGA, 4), "GB") for part, size in self.memory.items()
         ]
@@ -123,13 +123,13 @@ class TrainingEstimate:
 
 
 def mfu(tokens_per_s: float, *, flops: float, devices: int, tflops: float) -> float:
-    """Divide the FLOPs that the model needs by those that the devices could do (PaLM, appendix B).
+    """Compute the model FLOPs utilisation: FLOPs of the model by the devices' peak (PaLM, appendix B).
 
     Args:
-        tokens_per_s: Of all devices together.
-        flops: That a token needs.
-        devices: How many.
-        tflops: 10^12 FLOPs a second, each device's peak.
+        tokens_per_s: Of all devices.
+        flops: Per token.
+        devices: Number of devices.
+        tflops: Peak of each device, 10^12 FLOPs a second.
     """
     return tokens_per_s * flops / (devices * tflops * 1e12)
 
@@ -144,57 +144,57 @@ def estimate(
     sharded: int = 0,
     utilisation: float = 0.5,
 ) -> TrainingEstimate:
-    """Predict memory, step and MFU of training with Adam on ranks that share each batch.
+    """Predict memory, step time and MFU of data-parallel training with Adam.
 
     Args:
-        model: How many parameters it has; or its shape, which adds attention and activations: ``layers``,
+        model: The number of parameters; or the shape, which adds attention and activations: ``layers``,
             ``width``, ``heads``, ``context``, ``vocabulary``; ``recompute=1`` is activation checkpointing,
             and ``dropout=0`` a model without dropout.
-        ranks: Devices.
-        link: Gbit/s of a rank to its peers, in one direction; by default its device's own.
+        ranks: Number of devices.
+        link: Gbit/s of a rank to its peers, in one direction; by default the device's.
         device: One of `DEVICES`, or a `Device`.
-        tokens: Of a rank in a step.
-        sharded: What the ranks divide, the stage of ZeRO: 1 the optimizer's state, 2 gradients too, 3 weights
-            too, as FSDP does; 0 nothing, as DDP.
+        tokens: Per rank and step.
+        sharded: The stage of ZeRO: 1 shards the optimizer state, 2 also gradients, 3 also weights, as FSDP;
+            0 nothing, as DDP.
         utilisation: The share of its peak that a device reaches while it computes.
 
     Raises:
-        BadInput: A figure is out of its range, or an unknown device.
+        BadInput: An argument is out of range, or the device is unknown.
 
     Example:
         >>> round(estimate(7e9, ranks=8, sharded=3).memory["optimizer"] / 1e9, 1)
         10.5
     """
-    chosen = _device(device)
+    peak = _device(device)
     shape = dict(model) if isinstance(model, Mapping) else {}
     if shape and (missing := [name for name in SHAPE if not shape.get(name, 0) > 0]):
-        raise BadInput("a shape lacks figures", about=", ".join(missing), fix=f"give {', '.join(SHAPE)}")
+        raise BadInput("the shape is incomplete", about=", ".join(missing), fix=f"give {', '.join(SHAPE)}")
     parameters = count_parameters(shape) if isinstance(model, Mapping) else model
     if not (parameters > 0 and ranks >= 1 and tokens > 0 and sharded in range(4) and 0 < utilisation <= 1):
         about = f"{parameters:g} parameters, {ranks=}, {tokens=}, {sharded=}, {utilisation=}"
         fix = "above 0; sharded from 0 to 3; utilisation at most 1"
-        raise BadInput("a figure is out of its range", about=about, fix=fix)
-    again = bool(shape.get("recompute"))
+        raise BadInput("an argument is out of range", about=about, fix=fix)
+    recompute = bool(shape.get("recompute"))
     flops = 6 * parameters + 12 * shape.get("layers", 0) * shape.get("width", 0) * shape.get("context", 0)
-    computing = flops * (4 / 3 if again else 1) * tokens / (chosen.tflops * 1e12 * utilisation)
-    rate = chosen.link * GIGA if link is None else link / 8 * GIGA
-    times = 3 if sharded == 3 else 2  # weights gathered twice and gradients scattered, or an all-reduce
-    exchange = times * (ranks - 1) / ranks * parameters * chosen.precision / rate
+    computing = flops * (4 / 3 if recompute else 1) * tokens / (peak.tflops * 1e12 * utilisation)
+    rate = peak.link * GIGA if link is None else link / 8 * GIGA
+    times = 3 if sharded == 3 else 2  # two all-gathers and a reduce-scatter, or an all-reduce
+    exchange = times * (ranks - 1) / ranks * parameters * peak.precision / rate
     hidden = min(exchange, computing * (1 - FORWARD))
-    memory = state_bytes(parameters, ranks=ranks, sharded=sharded, precision=chosen.precision)
+    memory = state_bytes(parameters, ranks=ranks, sharded=sharded, precision=peak.precision)
     if shape:
-        memory["activations"] = activation_bytes(shape, tokens=tokens, precision=chosen.precision)
+        memory["activations"] = activation_bytes(shape, tokens=tokens, precision=peak.precision)
     seconds = {"computing": computing, "exchange": exchange, "hidden": hidden}
-    return TrainingEstimate(parameters, memory, seconds, flops, tokens, ranks, chosen)
+    return TrainingEstimate(parameters, memory, seconds, flops, tokens, ranks, peak)
 
 
 def count_parameters(shape: Mapping[str, float]) -> float:
-    """Count weights: 12 h² in a layer, and an embedding that the output shares; no biases, no norms."""
+    """Count weights: 12 h² per layer, and an embedding tied to the output; no biases, no norms."""
     return 12 * shape["layers"] * shape["width"] ** 2 + shape["vocabulary"] * shape["width"]
 
 
 def state_bytes(parameters: float, *, ranks: int, sharded: int, precision: int) -> dict[str, float]:
-    """Count a rank's bytes of weights, gradients, and Adam's state; 16-bit weights have a copy in fp32."""
+    """Bytes per rank of weights, gradients and Adam's state, which has an fp32 copy of 16-bit weights."""
     moments = 8 if precision == 4 else 12
     parts = {"parameters": (precision, 3), "gradients": (precision, 2), "optimizer": (moments, 1)}
     return {
@@ -203,9 +203,9 @@ def state_bytes(parameters: float, *, ranks: int, sharded: int, precision: int) 
 
 
 def activation_bytes(shape: Mapping[str, float], *, tokens: float, precision: int) -> float:
-    """Count a rank's bytes of activations; of fp32 as twice those of 16 bits."""
+    """Bytes per rank of activations; in fp32 twice those in 16 bits."""
     width, scores = shape["width"], shape["heads"] * shape["context"]
-    linear, square = (34, 5) if shape.get("dropout", 1) else (32, 2)  # without masks, and what they leave
+    linear, square = (34, 5) if shape.get("dropout", 1) else (32, 2)  # without dropout masks and outputs
     layer = 2 * width if shape.get("recompute") else linear * width + square * scores
     return shape["layers"] * tokens * layer * precision / 2
 

@@ -1,6 +1,6 @@
 """Trainers' events: JSON lines among a pod's other output, parsed into frozen dataclasses. Pure.
 
-Lines for people, torn lines and lines of another shape are skipped, never fatal.
+Other lines, incomplete ones and those with invalid fields are skipped.
 """
 
 import json
@@ -11,11 +11,11 @@ from typing import Any, TypeGuard
 
 EVENTS = ("start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end")
 COMMON = ("event", "time", "rank", "world_size")
-MAX_DIGITS = 18  # of a whole number in 64 bits
-MAX_RANKS = 4096  # that are told apart: a pod can write any number
-MAX_FIGURE = 1e30  # of a figure: sums and axes of larger ones overflow
-LAST_TIME = 1e11  # a year of four digits
-LONGEST_LINE = 1 << 20  # characters in which an event is looked for
+MAX_DIGITS = 18  # of a 64-bit integer
+MAX_RANKS = 4096  # because pods' output is untrusted
+MAX_FIGURE = 1e30  # of a value: sums and axes of larger ones overflow
+LAST_TIME = 1e11  # years have four digits
+LONGEST_LINE = 1 << 20  # characters of a line that is parsed
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Event:
         time: Seconds since 1970, on the clock of the rank's machine.
         rank: The process that wrote it.
         world_size: Number of processes.
-        fields: The rest: ``loss``, ``accuracy``, ``images_per_s`` …
+        fields: Other fields: ``loss``, ``accuracy``, ``images_per_s``, …
     """
 
     event: str
@@ -37,7 +37,7 @@ class Event:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """Flatten it to a row of a table."""
+        """Return the fields as a row of a table."""
         return {name: getattr(self, name) for name in COMMON} | self.fields
 
 
@@ -61,32 +61,32 @@ def parse_line(line: str) -> Event | None:
 
 
 def parse_object(line: str) -> dict[str, Any] | None:
-    """Parse the JSON object with which a line ends; None if there is none.
+    """Parse the JSON object at the end of a line; None if there is none.
 
-    Whole numbers of more than 64 bits become floats, so that they can be calculated with and shown.
+    Integers of more than 64 bits become floats, so that they can be computed with and formatted.
     """
-    start = line.find("{")  # torchrun may put "[default0]:" in front
+    start = line.find("{")  # torchrun may prepend "[default0]:"
     if start < 0 or len(line) > LONGEST_LINE:
         return None
     try:
-        return json.loads(line[start:], parse_int=_whole)  # what begins with a brace is an object
+        return json.loads(line[start:], parse_int=_whole)  # it starts with a brace, so it is an object
     except (ValueError, RecursionError):
         return None
 
 
 def parse(lines: Iterable[str]) -> Iterator[Event]:
-    """Parse the events among ``lines``, in their order."""
+    """Parse the events among ``lines``, in order."""
     return (event for event in map(parse_line, lines) if event is not None)
 
 
 def rows(events: Iterable[Event], event: str | None = None) -> list[dict[str, Any]]:
-    """Flatten events to rows in the order of their time, all of them or those of one kind."""
-    chosen = (entry for entry in events if event is None or entry.event == event)
-    return [entry.row() for entry in sorted(chosen, key=lambda entry: (entry.time, entry.rank))]
+    """Convert events, all or those of one kind, to rows of a table, sorted by time."""
+    selected = (entry for entry in events if event is None or entry.event == event)
+    return [entry.row() for entry in sorted(selected, key=lambda entry: (entry.time, entry.rank))]
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell numbers from booleans, which Python counts among them."""
+    """Whether a value is a number; a boolean is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -99,17 +99,17 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def figure(value: object) -> float | None:
-    """Read a figure of a trainer's line: a number, NaN if nothing can be calculated with it; else None."""
+    """Convert a number of an event to a float, NaN if it is too large; None for anything else."""
     if not is_number(value):
         return None
     return float(value) if abs(value) <= MAX_FIGURE else math.nan
 
 
 def finite_figure(value: object) -> float | None:
-    """Read a figure of a trainer's line that can be calculated with; None for anything else."""
+    """Convert a finite number of an event to a float; None for anything else."""
     return None if (number := figure(value)) is None or math.isnan(number) else number
 
 
 def whole_number(value: object) -> int | None:
-    """Read a whole number of a trainer's line; None for anything else."""
+    """Return an integer of an event; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

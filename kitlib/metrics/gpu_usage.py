@@ -1,4 +1,4 @@
-"""How busy GPUs are, from the metrics of dcgm-exporter, which a local cluster's kubelet serves as well. Pure.
+"""GPU utilisation, from the metrics of dcgm-exporter, which a local cluster's kubelet serves too. Pure.
 
 Source: https://github.com/NVIDIA/dcgm-exporter
 """
@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class GpuUse:
-    """GPUs at one moment: the percent of the time in which kernels ran, and bytes of memory."""
+    """The use of GPUs at one time: percent of the time in which kernels ran, and memory in bytes."""
 
     percent: float
     used: float
@@ -30,7 +30,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU as a container has it; with an empty ``pod``, no container has it."""
+    """A sample of one GPU, with the pod that it is assigned to; ``pod`` is empty if there is none."""
 
     uuid: str
     namespace: str
@@ -53,31 +53,29 @@ def read_gpus(text: Iterable[str]) -> list[GpuSample]:
         >>> sample.pod, str(sample.use)
         ('digits-0', '87 %, 1.0 of 2.0 GiB')
     """
-    read: dict[tuple[str, str, str], dict[str, float]] = {}
+    values: dict[tuple[str, str, str], dict[str, float]] = {}
     for line in text:
         match = _LINE.match(line)
         field = _FIELDS.get(match[1]) if match else None
         if match is None or field is None:
             continue
         labels = dict(_LABEL.findall(match[2]))
-        key = (
-            labels.get("UUID") or labels.get("gpu", ""),
-            labels.get("namespace", ""),
-            labels.get("pod", ""),
-        )
+        uuid = labels.get("UUID") or labels.get("gpu", "")
+        key = (uuid, labels.get("namespace", ""), labels.get("pod", ""))
         try:
-            read.setdefault(key, {})[field] = float(match[3])
+            values.setdefault(key, {})[field] = float(match[3])
         except ValueError:
             continue
-    return [
-        GpuSample(*key, GpuUse(of["percent"], of["used"] * MEBIBYTE, (of["used"] + of["free"]) * MEBIBYTE))
-        for key, of in read.items()
-        if of.keys() == {"percent", "used", "free"}
-    ]
+    samples = []
+    for key, gpu in values.items():
+        if gpu.keys() == {"percent", "used", "free"}:
+            used, total = gpu["used"] * MEBIBYTE, (gpu["used"] + gpu["free"]) * MEBIBYTE
+            samples.append(GpuSample(*key, GpuUse(gpu["percent"], used, total)))
+    return samples
 
 
-def together(samples: Iterable[GpuSample]) -> GpuUse | None:
-    """Combine GPUs, each counted once however many share it: the mean of percents, the sum of memory."""
+def combine(samples: Iterable[GpuSample]) -> GpuUse | None:
+    """Combine GPUs to the mean of percents and the sum of memory; a shared GPU counts once."""
     uses = {sample.uuid: sample.use for sample in samples}.values()
     if not uses:
         return None
@@ -85,9 +83,9 @@ def together(samples: Iterable[GpuSample]) -> GpuUse | None:
     return GpuUse(percent, sum(use.used for use in uses), sum(use.total for use in uses))
 
 
-def grouped(samples: Iterable[GpuSample], key: Callable[[GpuSample], Key]) -> Mapping[Key, GpuUse]:
-    """Combine the GPUs of each group."""
+def combine_by(samples: Iterable[GpuSample], key: Callable[[GpuSample], Key]) -> Mapping[Key, GpuUse]:
+    """Combine the GPUs of each group, by a function that returns the group."""
     groups: dict[Key, list[GpuSample]] = {}
     for sample in samples:
         groups.setdefault(key(sample), []).append(sample)
-    return {name: use for name, group in groups.items() if (use := together(group)) is not None}
+    return {name: use for name, group in groups.items() if (use := combine(group)) is not None}

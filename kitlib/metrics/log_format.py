@@ -1,7 +1,7 @@
-"""Log lines as people read them: an event as ``rank 2  epoch 3  step 140  loss 0.4312``, other text as it is.
+"""Human-readable log lines: an event as ``rank 2  epoch 3  step 140  loss 0.4312``, other text unchanged.
 
-The reader may be an instructor with more rights than the pods: no line from here has a control character, so
-none moves the cursor of a terminal, hides text or sets a title. Pure.
+The reader may have more rights than the pods, so control characters are escaped: no line moves the cursor of
+a terminal, hides text or sets a title. Pure.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Any
 from kitlib.display.tables import printable
 from kitlib.metrics.events import is_number, parse_object
 
-MAX_ITEMS = 4  # of a list that is shown; a longer one is counted
-LONGEST = 500  # characters of a text in an event
-WORLD = ("start", "rendezvous")  # the events that say how many ranks there are; in the others it is noise
+MAX_ITEMS = 4  # of a list; of a longer one the number is shown
+LONGEST = 500  # characters of a string in an event
+WORLD = ("start", "rendezvous")  # the events of which the world size is shown
 
-# What a reader looks for first, in this order: the factor of a number, and the words around it.
+# The fields that are shown first, in this order: the factor, and the format.
 _FIGURES = {
     "epoch": (1, "epoch {}"),
     "step": (1, "step {}"),
@@ -34,7 +34,7 @@ _TOTALS = {"epoch": "epochs", "step": "steps"}
 
 
 def format_line(text: str, *, pod: str = "") -> str:
-    """Format a line of a log for people; the pod's name, such as ``rank 2``, is not repeated.
+    """Format a line of a log; the pod's name, such as ``rank 2``, is not repeated.
 
     Example:
         >>> format_line('{"event": "step", "time": 1.5, "rank": 2, "step": 140, "images_per_s": 1203.7}')
@@ -42,28 +42,28 @@ def format_line(text: str, *, pod: str = "") -> str:
     """
     head, body = _split(text)
     if not body:
-        return _one_line("".join(shown(text)[-1:]))  # in the end
-    words = _event(body, pod) if _is_event(body) else _pairs(body)
-    return f"{_one_line(head)} {words}" if head else words
+        return _one_line("".join(split_returns(text)[-1:]))  # what a terminal shows in the end
+    formatted = _event(body, pod) if _is_event(body) else _pairs(body)
+    return f"{_one_line(head)} {formatted}" if head else formatted
 
 
-def shown(text: str) -> list[str]:
-    """List what a terminal shows of a line, one after the other: a progress bar writes over itself.
+def split_returns(text: str) -> list[str]:
+    """Split a line at carriage returns, with which a progress bar overwrites itself.
 
     Example:
-        >>> shown("1/2 loss 0.5\\r2/2 loss 0.25")
+        >>> split_returns("1/2 loss 0.5\\r2/2 loss 0.25")
         ['1/2 loss 0.5', '2/2 loss 0.25']
     """
     return [part for part in text.split("\r") if part.strip()]
 
 
 def json_of(text: str) -> str:
-    """Extract the JSON object of a line as it was written; empty if it has none."""
+    """Extract the JSON object of a line, unchanged; empty if it has none."""
     return text[text.index("{") :] if _split(text)[1] else ""
 
 
 def number(value: float) -> str:
-    """Format a number with at most 4 significant digits, a whole number with all.
+    """Format a float with at most 4 significant digits, an integer with all.
 
     Example:
         >>> number(0.431234), number(1203.7), number(76234)
@@ -77,7 +77,7 @@ def number(value: float) -> str:
 
 def _split(text: str) -> tuple[str, dict[str, object]]:
     body = parse_object(text) or {}
-    head = text.partition("{")[0].strip()  # torchrun may put "[default0]:" in front
+    head = text.partition("{")[0].strip()  # torchrun may prepend "[default0]:"
     return (head, body) if not head or _is_event(body) else (text, {})
 
 
@@ -88,10 +88,10 @@ def _is_event(body: Mapping[str, object]) -> bool:
 def _event(body: Mapping[str, Any], pod: str) -> str:
     rest = dict(body)
     kind = rest.pop("event")
-    rest.pop("time", None)  # the log's own
+    rest.pop("time", None)  # the log has its own
     if kind not in WORLD:
         rest.pop("world_size", None)
-    rank = _who(rest)
+    rank = _pop_rank(rest)
     rest = {name: value for name, value in rest.items() if value is not None or name not in _FIGURES}
     figures = [(name, _figure(name, rest)) for name in _FIGURES if is_number(rest.get(name))]
     if kind == "epoch" and figures and figures[0][0] == "epoch":
@@ -99,11 +99,11 @@ def _event(body: Mapping[str, Any], pod: str) -> str:
         kind = ""
     elif kind == "step" and any(name == "step" for name, _ in figures):
         kind = ""
-    words = ["" if rank == pod else rank, _text(kind), *(value for _, value in figures), _pairs(rest)]
-    return "  ".join(filter(None, words))
+    parts = ["" if rank == pod else rank, _text(kind), *(value for _, value in figures), _pairs(rest)]
+    return "  ".join(filter(None, parts))
 
 
-def _who(rest: dict[str, object]) -> str:
+def _pop_rank(rest: dict[str, object]) -> str:
     rank, role = rest.get("rank"), rest.get("role")
     if not is_number(rank):
         return ""
@@ -115,14 +115,14 @@ def _who(rest: dict[str, object]) -> str:
 
 
 def _figure(name: str, rest: dict[str, Any]) -> str:
-    factor, words = _FIGURES[name]
+    factor, template = _FIGURES[name]
     value, total = rest.pop(name), rest.get(_TOTALS.get(name, ""))
     if name == "accuracy" and not 0 <= value <= 1:
         return f"accuracy {number(value)}"
     figure = number(value if factor == 1 else value * factor)
     if isinstance(value, int) and is_number(total):
         figure += f"/{number(rest.pop(_TOTALS[name]))}"
-    return words.format(figure)
+    return template.format(figure)
 
 
 def _pairs(fields: Mapping[str, object]) -> str:

@@ -1,7 +1,7 @@
-"""The use of nodes and pods: the kubelets' counters over time, metrics-server's figures as tables.
+"""The use of nodes and pods, from the kubelets' counters and from metrics-server. Pure.
 
-The kubelets' counters give the mean since they were read last, metrics-server means over ten seconds or
-more; a pod that has just started has none. Pure.
+The kubelets' counters give the mean since the last reading, metrics-server means over ten seconds or more; it
+has none for a pod that has just started.
 """
 
 import re
@@ -22,13 +22,13 @@ _COUNTERS = {"node_cpu_usage_seconds_total": "cpu", "node_memory_working_set_byt
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The use of a node at one time; None where it is not known.
+    """The use of a node at one time; None if unknown.
 
     Attributes:
         cpu: Cores.
         memory: Bytes.
         gpus: GPUs that its pods request.
-        gpu: Percent of the time in which they are busy.
+        gpu: Percent of the time in which its GPUs are busy.
     """
 
     cpu: float | None = None
@@ -38,7 +38,7 @@ class NodeUse:
 
 
 def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float] | None:
-    """Read a kubelet's ``/metrics/resource``: the counters' time, seconds of CPU until then, bytes in use."""
+    """Read a kubelet's ``/metrics/resource``: time of the counters, CPU seconds until then, bytes in use."""
     counters: dict[str, tuple[float, float]] = {}
     for line in text:
         name, *rest = line.split()[:3] or [""]
@@ -50,65 +50,56 @@ def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float]
 
 
 def read_links(text: Iterable[str]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Read bytes and the limit, in bits per second, by the name and direction of a local node's links."""
+    """Read the bytes, and the limit in bits per second, of a local node's links, by name and direction."""
     matches = filter(None, map(_LINK.match, text))
     return {(match[1], match[2]): (float(match[4]), float(match[3])) for match in matches}
 
 
 class Rates:
-    """Counters converted to rates, by name: CPU seconds of a node to cores in use."""
+    """Converts counters to rates, by name: CPU seconds of a node to cores in use."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, float]] = {}
         self._last: dict[str, float] = {}
 
     def add(self, node: str, at: float, seconds: float) -> float | None:
-        """Compute the cores in use since the counter was read last; None the first time."""
+        """Return the rate since the last reading, such as cores in use; None for the first reading."""
         before = self._before.get(node)
         if before is None or seconds < before[1]:  # the first reading, or the node has restarted
             self._before[node] = at, seconds
             return None
-        if at > before[0]:  # kubelets may count less often than they are read
+        if at > before[0]:  # kubelets may update their counters less often
             self._last[node] = (seconds - before[1]) / (at - before[0])
             self._before[node] = at, seconds
         return self._last.get(node)
 
 
 def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
-    """Read cores and bytes by node from objects of kind NodeMetrics."""
-    return {
-        metric["metadata"]["name"]: (
-            parse_quantity(metric["usage"]["cpu"]),
-            parse_quantity(metric["usage"]["memory"]),
-        )
-        for metric in metrics
-    }
+    """Read cores and bytes by node from NodeMetrics objects."""
+    usage = {metric["metadata"]["name"]: metric["usage"] for metric in metrics}
+    return {node: (parse_quantity(use["cpu"]), parse_quantity(use["memory"])) for node, use in usage.items()}
 
 
-def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
+def requested_gpus(pods: Iterable[Object]) -> dict[str, float]:
     """Count the GPUs that the pods of each node request."""
     by_node: dict[str, float] = {}
     for pod in pods:
         node = pod["spec"].get("nodeName")
         if node and not finished(pod):
-            limits = (
-                (container.get("resources") or {}).get("limits") or {}
-                for container in pod["spec"]["containers"]
-            )
-            by_node[node] = by_node.get(node, 0.0) + sum(
-                parse_quantity(limit.get(GPU, 0)) for limit in limits
-            )
+            resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
+            count = sum(parse_quantity((item.get("limits") or {}).get(GPU, 0)) for item in resources)
+            by_node[node] = by_node.get(node, 0.0) + count
     return by_node
 
 
 @dataclass
 class UsageHistory:
-    """Samples of all nodes, a bounded number of them: when there are too many, every other one is dropped.
+    """Samples of all nodes: at most `MAX_SAMPLES`, beyond which every other one is dropped.
 
     Attributes:
-        capacity: cpu, memory and gpus of each node that was ever seen.
+        capacity: cpu, memory and gpus of each present or former node.
         times: Seconds since 1970.
-        samples: Use by node, at each of the times.
+        samples: Use by node at these times.
     """
 
     capacity: dict[str, tuple[float, float, float]] = field(default_factory=dict)
@@ -117,7 +108,7 @@ class UsageHistory:
     count: int = 0
 
     def add(self, at: float, nodes: Iterable[Object], use: Mapping[str, NodeUse]) -> None:
-        """Add one sample."""
+        """Add a sample of all nodes."""
         for node in nodes:
             cpu, memory, gpus = (allocatable(node, kind) for kind in ("cpu", "memory", GPU))
             self.capacity[node["metadata"]["name"]] = cpu, memory, gpus
@@ -129,14 +120,14 @@ class UsageHistory:
 
     @property
     def nodes(self) -> list[str]:
-        """Their names, in order."""
+        """The names of the nodes, sorted."""
         return sorted(self.capacity)
 
     def percent(self, kind: str) -> np.ndarray:
         """Compute the use of ``cpu``, ``memory``, ``gpus`` (requested) or ``gpu`` (in use).
 
         Returns:
-            Percent of what is allocatable, of shape (nodes, samples); NaN where it is not known.
+            Percent of what is allocatable, of shape (nodes, samples); NaN if unknown.
         """
         rows = [[self._share(kind, name, sample.get(name)) for sample in self.samples] for name in self.nodes]
         return np.array(rows, dtype=float).reshape(len(rows), len(self.samples))
@@ -147,39 +138,39 @@ class UsageHistory:
             return np.nan
         if kind == "gpu":
             return value
-        has = self.capacity[name][("cpu", "memory", "gpus").index(kind)]
-        return 100 * value / has if has else np.nan
+        total = self.capacity[name][("cpu", "memory", "gpus").index(kind)]
+        return 100 * value / total if total else np.nan
 
 
 def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
-    """Make a table of the use of each node, with its share of what is allocatable there."""
+    """Tabulate the use of each node, with the share of its allocatable resources."""
     used = {metric["metadata"]["name"]: metric["usage"] for metric in metrics}
     rows = []
     for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
-        name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
+        name, total = node["metadata"]["name"], node["status"].get("allocatable") or {}
         usage = used.get(name, {})
-        shares = [_percent(usage.get(kind), has.get(kind)) for kind in ("cpu", "memory")]
+        shares = [_percent(usage.get(kind), total.get(kind)) for kind in ("cpu", "memory")]
         rows.append((name, _cpu(usage.get("cpu")), shares[0], format_bytes(usage.get("memory")), shares[1]))
     return Table(("node", "cpu", "of cpu", "memory", "of memory"), rows, empty="no nodes")
 
 
 def pod_usage(metrics: Iterable[Object]) -> Table:
-    """Make a table of the use of each pod, the sum of its containers', largest CPU first."""
+    """Tabulate the use of each pod, the sum of its containers, by decreasing CPU."""
     rows = []
     for pod in metrics:
         usages = [container["usage"] for container in pod["containers"]]
         cpu, memory = (sum(parse_quantity(usage[kind]) for usage in usages) for kind in ("cpu", "memory"))
         rows.append((cpu, memory, pod["metadata"]["name"]))
     rows.sort(key=lambda row: (-row[0], row[2]))
-    shown = [(name, _cpu(cpu), format_bytes(round(memory))) for cpu, memory, name in rows]
-    return Table(("pod", "cpu", "memory"), shown, empty="no pod has figures yet")
+    cells = [(name, _cpu(cpu), format_bytes(round(memory))) for cpu, memory, name in rows]
+    return Table(("pod", "cpu", "memory"), cells, empty="no metrics yet")
 
 
 def _cpu(quantity: str | float | None) -> str:
     return "-" if quantity is None else format_cores(round(parse_quantity(quantity), 3))
 
 
-def _percent(used: str | None, has: str | None) -> str:
-    if used is None or has is None or not parse_quantity(has):
+def _percent(used: str | None, total: str | None) -> str:
+    if used is None or total is None or not parse_quantity(total):
         return "-"
-    return f"{parse_quantity(used) / parse_quantity(has):.0%}"
+    return f"{parse_quantity(used) / parse_quantity(total):.0%}"

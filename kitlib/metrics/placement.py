@@ -1,6 +1,6 @@
-"""Pod placement over time: which pods of a cluster were on which node, and when. Pure.
+"""Pod placement over time: which pods ran on which node, and when. Pure.
 
-Deleted pods leave no trace in the cluster, so their placement is recorded while they exist.
+It is recorded while pods exist, because the API has no information about deleted pods.
 """
 
 import re
@@ -20,12 +20,12 @@ class PodInterval:
     """A pod in one state on one node.
 
     Attributes:
-        uid: The pod's.
-        pod: Its name.
-        group: Its run, or else its job or app.
+        uid: Of the pod.
+        pod: Name of the pod.
+        group: Its run, or otherwise its job or app.
         state: ``waiting`` for a node, ``starting`` on one, ``running``, or ``leaving`` after its deletion.
         node: Empty while it waits.
-        began, ended: Seconds since 1970; ``ended`` is None while it lasts.
+        began, ended: Seconds since 1970; ``ended`` is None while the state lasts.
     """
 
     uid: str
@@ -38,18 +38,18 @@ class PodInterval:
 
 
 class Placement:
-    """The recorded placement of pods; add from one thread."""
+    """The recorded placement of pods; call `observe` from one thread."""
 
     def __init__(self, nodes: Iterable[str] = ()) -> None:
         self.nodes: list[str] = list(nodes)
         self.intervals: list[PodInterval] = []
-        self.ends: dict[str, str] = {}  # by uid: how it ended
-        self.losses: dict[str, list[tuple[float, float]]] = {}  # by group: when, and what
-        self._open: dict[str, int] = {}  # by uid: the index of its current interval
-        self._looked = False
+        self.ends: dict[str, str] = {}  # how it ended, by uid
+        self.losses: dict[str, list[tuple[float, float]]] = {}  # time and loss, by group
+        self._open: dict[str, int] = {}  # index of the current interval, by uid
+        self._observed = False
 
     def observe(self, pods: Iterable[Object], *, now: float) -> None:
-        """Add all pods of the cluster at one time."""
+        """Record all pods of the cluster at one time."""
         uids = set()
         for pod in pods:
             uid = pod["metadata"]["uid"]
@@ -58,12 +58,12 @@ class Placement:
         for uid in set(self._open) - uids:
             self._close(uid, now)
             self.ends.setdefault(uid, "deleted")
-        self._looked = True
+        self._observed = True
 
     def _observe_one(self, uid: str, pod: Object, now: float) -> None:
-        state, node = _where(pod)
-        if how := _end(pod):
-            self.ends.setdefault(uid, how)
+        state, node = _state_of(pod)
+        if end := _end(pod):
+            self.ends.setdefault(uid, end)
         last = self.intervals[self._open[uid]] if uid in self._open else None
         if last is not None and (last.state, last.node) == (state, node):
             return
@@ -74,8 +74,8 @@ class Placement:
         if node and node not in self.nodes:
             self.nodes.append(node)
         meta = pod["metadata"]
-        # Before the first look, what the API says has to do; it knows whole seconds alone.
-        began = now if self._looked or state == LEAVING else min(now, _since(pod, state))
+        # At the first observation use the API's times, which have a resolution of a second.
+        began = now if self._observed or state == LEAVING else min(now, _since(pod, state))
         self._open[uid] = len(self.intervals)
         self.intervals.append(PodInterval(uid, meta["name"], group_of(pod), state, node, began))
 
@@ -84,7 +84,7 @@ class Placement:
         self.intervals[index] = replace(self.intervals[index], ended=now)
 
     def add_loss(self, group: str, time: float, loss: float) -> None:
-        """Add a reported loss; of very many, every other one is dropped."""
+        """Record a loss; beyond `MAX_LOSSES`, every other one is dropped."""
         losses = self.losses.setdefault(group, [])
         losses.append((time, loss))
         if len(losses) > MAX_LOSSES:
@@ -92,11 +92,11 @@ class Placement:
 
     def seconds(self, uid: str, *states: str, now: float) -> float:
         """Sum the time of a pod in these states."""
-        mine = (interval for interval in self.intervals if interval.uid == uid and interval.state in states)
-        return sum((now if interval.ended is None else interval.ended) - interval.began for interval in mine)
+        own = (interval for interval in self.intervals if interval.uid == uid and interval.state in states)
+        return sum((now if interval.ended is None else interval.ended) - interval.began for interval in own)
 
     def table(self, *, now: float) -> Table:
-        """Make a row a pod, in the order of creation: how long it waited and ran, and its end."""
+        """Tabulate the pods, by creation: how long each waited and ran, and how it ended."""
         rows = []
         for uid in dict.fromkeys(interval.uid for interval in self.intervals):
             last = [interval for interval in self.intervals if interval.uid == uid][-1]
@@ -105,25 +105,25 @@ class Placement:
             end = last.state if uid in self._open else self.ends.get(uid, "")
             rows.append((last.pod, last.group, last.node, f"{waited:.1f}", f"{ran:.1f}", end))
         columns = ("pod", "of", "node", "waited, s", "ran, s", "end")
-        return Table(columns, rows, empty="no pods were seen")
+        return Table(columns, rows, empty="no pods observed")
 
 
 def group_of(pod: Object) -> str:
-    """Find what a pod belongs to: its run, or else its job or app."""
+    """Return a pod's run, or otherwise its job or app, or its name."""
     labels = pod["metadata"].get("labels") or {}
-    of_kinds = [*(kind.pods for kind in job_kinds.JOBS), *(kind.foreign for kind in job_kinds.JOBS)]
-    known = (labels[label] for label in (names.RUN, *of_kinds, "app") if label in labels)
-    return next(known, pod["metadata"]["name"])
+    job_labels = [*(kind.pods for kind in job_kinds.JOBS), *(kind.foreign for kind in job_kinds.JOBS)]
+    groups = (labels[label] for label in (names.RUN, *job_labels, "app") if label in labels)
+    return next(groups, pod["metadata"]["name"])
 
 
 def short(name: str) -> str:
-    """Shorten a pod's name to its role and number, if it has them: ``master``, ``ps 0``, ``w3``, ``2``."""
+    """Shorten a pod's name to its role and number: ``master``, ``ps 0``, ``w3``, ``2``; empty without any."""
     match = re.search(r"-(?:(master)(?:-\d+)?|(?:(ps)-|(w)orker-)?(\d+))$", name)
     master, server, worker, number = match.groups("") if match else [""] * 4
     return master or f"{server} {worker}{number}".strip()
 
 
-def _where(pod: Object) -> tuple[str, str]:
+def _state_of(pod: Object) -> tuple[str, str]:
     node = pod["spec"].get("nodeName") or ""
     if pods.finished(pod):
         return "", node

@@ -1,4 +1,4 @@
-"""The pod and the process of each rank, from the trainers' events: where a signal to a rank goes. Pure."""
+"""The pod and process of each rank, from the trainers' events: the target of a signal to a rank. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class RankProcess:
 
 
 def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
-    """Locate master, servers and workers of parameter servers, by the last start of each."""
+    """Locate the master, servers and workers of a parameter server run, by their last ``start`` events."""
     by_replica = {}
     for pod, event in reported:
         if event.event == "start":
@@ -30,14 +30,14 @@ def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | st
 def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
     """Locate the ranks of the newest rendezvous, by the events in each pod's log."""
     reported = list(reported)
-    met = [pair for pair in reported if pair[1].event == "rendezvous"]
-    met = met or [pair for pair in reported if pair[1].event == "start"]
-    if not met:
+    joins = [pair for pair in reported if pair[1].event == "rendezvous"]
+    joins = joins or [pair for pair in reported if pair[1].event == "start"]
+    if not joins:
         return {}
-    met.sort(key=lambda pair: pair[1].time)
-    newest = met[-1][1]
+    joins.sort(key=lambda pair: pair[1].time)
+    newest = joins[-1][1]
     by_rank = {}
-    for pod, event in met:
+    for pod, event in joins:
         if event.fields.get("round") == newest.fields.get("round") and event.rank < newest.world_size:
             by_rank[event.rank] = RankProcess(event.rank, pod, whole_number(event.fields.get("pid")))
     return dict(sorted(by_rank.items()))

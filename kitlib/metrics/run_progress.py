@@ -1,8 +1,8 @@
-"""Progress of a run, from the events of its ranks: what one progress bar shows. Pure.
+"""Progress of a run for a progress bar, from the events of its ranks. Pure.
 
-The slowest rank counts, since the others wait for it; the loss is the mean over the ranks, images a second
-are their sum. Workers of a parameter server do not wait for each other: their steps are added up. There is a
-total only if an event has one.
+Position is that of the slowest rank, because the others wait for it; the loss is the mean over the ranks,
+images a second the sum. Workers of a parameter server do not wait for each other: their steps are summed. The
+total is known only if an event has it.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kitlib.metrics.log_format import number
 
 @dataclass
 class _Rank:
-    """The last figures of one rank."""
+    """The last values of one rank."""
 
     step: int | None = None
     epoch: int = 0  # completed ones
@@ -38,7 +38,7 @@ class RunProgress:
         self._world_size = 0
 
     def add(self, event: Event) -> None:
-        """Add one event; one without usable figures changes nothing."""
+        """Add an event; one without valid numbers is ignored."""
         kind, fields, role = event.event, event.fields, event.fields.get("role")
         role = role if isinstance(role, str) else None
         self._world_size = event.world_size
@@ -63,7 +63,7 @@ class RunProgress:
 
     @property
     def position(self) -> tuple[float, float | None, str]:
-        """What is done, the total if it is known, and the unit: ``steps``, ``epochs`` or ``%``."""
+        """The completed amount, the total if it is known, and the unit: ``steps``, ``epochs`` or ``%``."""
         ranks = self._current_ranks()
         steps = [rank.step for rank in ranks if rank.step is not None]
         done: float
@@ -79,36 +79,36 @@ class RunProgress:
 
     @property
     def began(self) -> bool:
-        """Whether an event has said how far a rank, or the work, is."""
+        """Whether an event has reported progress."""
         return bool(self._ranks) or self._percent is not None
 
     @property
     def share(self) -> str:
-        """The position as progress bars read it: ``140 of 375 steps``."""
+        """The position for progress bars: ``140 of 375 steps``."""
         done, total, unit = self.position
         of = "" if total is None else f" of {number(total)}"
         return f"{number(done)}{of} {unit}"
 
     @property
     def count(self) -> str:
-        """The position in words: ``140/375 steps``."""
+        """The position in short: ``140/375 steps``."""
         done, total, unit = self.position
         of = "" if total is None or unit == "%" else f"/{number(total)}"
         return f"{number(done)}{of} {unit}"
 
     @property
     def figures(self) -> str:
-        """Loss and images a second of the whole run, as far as they are known."""
+        """Loss and images a second of the whole run, if known."""
         ranks = self._current_ranks()
         losses = [rank.loss for rank in ranks if rank.loss is not None]
         rates = [rank.rate for rank in ranks if rank.rate is not None]
-        words = [f"loss {number(sum(losses) / len(losses))}"] if losses else []
-        return "  ".join(words + ([f"{number(sum(rates))} images/s"] if rates else []))
+        loss = [f"loss {number(sum(losses) / len(losses))}"] if losses else []
+        return "  ".join(loss + ([f"{number(sum(rates))} images/s"] if rates else []))
 
     def _current_ranks(self) -> list[_Rank]:
         """Exclude ranks beyond the world size, which have left an elastic run."""
-        within = max(1, self._world_size)
-        return [state for (role, rank), state in self._ranks.items() if role is not None or rank < within]
+        size = max(1, self._world_size)
+        return [state for (role, rank), state in self._ranks.items() if role is not None or rank < size]
 
     def _over_ranks(self, counts: list[int]) -> int:
         roles = any(role is not None for role, _ in self._ranks)

@@ -1,7 +1,4 @@
-"""Scalars of TensorBoard's event files, read by TensorBoard, which a program that writes them needs as well.
-
-Its own reader is the thin way: the format is one of records with checksums and protobuf messages.
-"""
+"""Scalars of TensorBoard's event files, read with the TensorBoard package."""
 
 import re
 from pathlib import Path
@@ -19,10 +16,10 @@ _HOST = re.compile(
 
 
 def read_tensorboard(folder: str | Path) -> list[Event]:
-    """Read the scalars below a folder: a ``step`` event for each step, whose fields are the tags.
+    """Read the scalars below a folder: a ``step`` event for each step, with the tags as fields.
 
-    A tag with the word loss is the field ``loss`` as well. The rank is the number with which the name of the
-    machine that wrote a file ends, as those of pods of an Indexed Job do.
+    A tag with the word loss is also the field ``loss``. The rank is the number at the end of the host name in
+    a file's name, as pods of an Indexed Job have it.
 
     Raises:
         BadInput: There are no event files, or TensorBoard is not installed.
@@ -30,13 +27,11 @@ def read_tensorboard(folder: str | Path) -> list[Event]:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError as error:
-        what = "TensorBoard, which reads its event files, is not installed"
-        raise BadInput(
-            what, about=str(folder), fix="install trainyard-kit with its extra [tensorboard]"
-        ) from error
+        what, fix = "TensorBoard is not installed", "install trainyard-kit with its extra [tensorboard]"
+        raise BadInput(what, about=str(folder), fix=fix) from error
     files = sorted(Path(folder).expanduser().rglob("events.out.tfevents.*"))
     if not files:
-        fix = 'fetch them first: `volume.download(f"runs/{run.name}", "here")`'
+        fix = 'download them first: `volume.download(f"runs/{run.name}", "here")`'
         raise BadInput("there are no event files of TensorBoard", about=str(folder), fix=fix)
     ranks = [_rank(file) for file in files]
     world = max(ranks) + 1
@@ -69,6 +64,6 @@ def _is_loss(tag: str) -> bool:
 
 
 def _rank(file: Path) -> int:
-    named = _HOST.search(file.name)
-    number = re.search(r"-(\d+)$", named["host"]) if named else None
+    match = _HOST.search(file.name)
+    number = re.search(r"-(\d+)$", match["host"]) if match else None
     return int(number[1]) if number else 0

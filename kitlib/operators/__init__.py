@@ -1,4 +1,4 @@
-"""Operators: installed with their own manifests, removed again, the same way on every cluster."""
+"""Install and uninstall operators with their own manifests, the same way on every cluster."""
 
 from kitlib.operators.install import install, uninstall
 

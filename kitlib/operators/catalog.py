@@ -1,7 +1,7 @@
-"""The catalog of operators, and their manifests: fetched from where they are released, checked by a digest.
+"""The catalog of operators, and their manifests: downloaded from the release, and verified by digest.
 
-The data are in ``catalog.toml``; what the kit changes in the manifests is in ``manifests/operators/``, a
-kustomization each. Proxies are honoured as the environment names them.
+The data are in ``catalog.toml``; the kit's changes to the manifests are kustomizations in
+``manifests/operators/``. Proxies are used as the environment variables configure them.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ if sys.version_info >= (3, 11, 4):
 else:  # without the filters of PEP 706
     from backports import tarfile  # type: ignore[no-redef]
 
-ANSWER_SECONDS = 60
+TIMEOUT_SECONDS = 60
 CHUNK_BYTES = 2**18
 
 
 @dataclass(frozen=True)
 class OperatorPart:
-    """A set of objects that is installed together; the attributes are described in ``catalog.toml``."""
+    """A set of objects that are installed together; ``catalog.toml`` describes the attributes."""
 
     name: str
     version: str
@@ -55,14 +55,14 @@ OPERATORS: Mapping[str, tuple[OperatorPart, ...]] = _load()
 
 
 def fetch(part: OperatorPart, folder: Path, *, report: Callable[[str], None]) -> None:
-    """Download a part's manifests into a new folder; raise InstallFailed if they differ from those tested."""
+    """Download a part's manifests into a new folder; raise InstallFailed if their digest differs."""
     with tempfile.TemporaryFile() as file:
         _download(part.url, file, report)
         folder.mkdir()
         _unpack(part, file, folder)
     if (actual := digest(folder)) != part.digest:
-        what = f"the manifests are not those that the kit was tested with: their digest is {actual}"
-        fix = f"fetch them another way and compare: the digest should be {part.digest}"
+        what = f"the manifests differ from those that the kit was tested with: their digest is {actual}"
+        fix = f"download them another way and compare: the digest should be {part.digest}"
         raise InstallFailed(what, about=part.url, fix=fix)
 
 
@@ -73,10 +73,9 @@ def find_local(part: OperatorPart) -> Path | None:
 
 
 def digest(folder: Path) -> str:
-    """Compute the SHA-256 of the names and the contents of all files in a folder.
+    """Compute the SHA-256 of the names and contents of all files in a folder.
 
-    It is that of a text with a line ``<sha256>  <path>`` for each file, in the order of the paths, as
-    ``sha256sum`` prints it in that folder.
+    It is that of the lines ``<sha256>  <path>`` that ``sha256sum`` prints in that folder, sorted by path.
     """
     lines = sorted(
         (path.relative_to(folder).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest())
@@ -89,28 +88,27 @@ def digest(folder: Path) -> str:
 def _download(url: str, file: IO[bytes], report: Callable[[str], None]) -> None:
     done = 0
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
-            while chunk := answer.read(CHUNK_BYTES):
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+            while chunk := response.read(CHUNK_BYTES):
                 done += file.write(chunk)
-                report(f"fetching its manifests, {done / 1e6:.1f} MB")
-            if answer.length:
-                raise IncompleteRead(b"", answer.length)
+                report(f"downloading its manifests, {done / 1e6:.1f} MB")
+            if response.length:
+                raise IncompleteRead(b"", response.length)
     except (OSError, HTTPException) as error:
         fix = "check the network, and HTTPS_PROXY if there is a proxy"
-        raise InstallFailed(f"its manifests cannot be fetched: {error}", about=url, fix=fix) from error
+        raise InstallFailed(f"its manifests cannot be downloaded: {error}", about=url, fix=fix) from error
     file.seek(0)
 
 
 def _unpack(part: OperatorPart, file: IO[bytes], folder: Path) -> None:
-    """Extract one folder of an archive, which has one top folder of its own."""
+    """Extract one folder of an archive, without the archive's top folder."""
     try:
         with tarfile.open(fileobj=file, mode="r:gz") as archive:
             for member in archive:
-                inside = PurePosixPath(*PurePosixPath(member.name).parts[1:])
-                if member.isfile() and inside.is_relative_to(part.folder):
-                    member.name = str(inside.relative_to(part.folder))
+                path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+                if member.isfile() and path.is_relative_to(part.folder):
+                    member.name = str(path.relative_to(part.folder))
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise InstallFailed(
-            f"its manifests cannot be unpacked: {error}", about=part.url, fix="try again"
-        ) from error
+        message = f"its manifests cannot be unpacked: {error}"
+        raise InstallFailed(message, about=part.url, fix="try again") from error

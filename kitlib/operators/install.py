@@ -1,7 +1,7 @@
-"""Installing and removing operators: their own manifests, applied by kubectl, until their webhooks answer.
+"""Install operators by applying their own manifests with kubectl until their webhooks answer; uninstall them.
 
-Local nodes run a program that was built from the operator's source, with the same objects. The operators are
-in `catalog`, what the kit changes in their manifests in ``manifests/operators``.
+Local nodes run a program built from the operator's source, with the same objects. The operators are in
+`catalog`, the kit's changes to their manifests in ``manifests/operators``.
 """
 
 import shlex
@@ -30,10 +30,10 @@ from kitlib.operators.catalog import OPERATORS, OperatorPart, fetch, find_local
 from kitlib.plugins import require_extra
 
 OPERATOR = "trainyard/operator"
-INSTALLED = "trainyard/installed"  # on the workload, once all of it was there: the version
-ASK_SECONDS = 0.3
+INSTALLED = "trainyard/installed"  # annotation of the workload after a complete installation: the version
+PROBE_SECONDS = 0.3
 REMOVE_SECONDS = 120
-# An operator looks for its certificate after pauses that double, and kubelets write a Secret within a minute.
+# Operators retry with exponential backoff until kubelets have mounted their certificate, within a minute.
 READY_SECONDS = 420.0
 PARTS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations,apiservices,deployments,daemonsets,services,"
@@ -44,20 +44,20 @@ Report = Callable[[str], None]
 
 @checked
 def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
-    """Install an operator, or find it installed; wait until it answers.
+    """Install an operator if it is not installed, and wait until it is ready.
 
     Args:
         name: ``training-operator``, ``trainer``, ``kueue``, ``metrics-server``, ``nvidia-device-plugin`` or
             ``elastic-job``.
-        cluster: Where, or the name of where.
+        cluster: The cluster, or its name.
 
     Returns:
         Its parts, with version and namespace.
 
     Raises:
         BadInput: There is no such operator, or a local one needs an extra that is not installed.
-        InstallFailed: Its manifests could not be had.
-        WaitTimeout: It did not become ready; the error says what holds it up.
+        InstallFailed: Its manifests could not be downloaded or unpacked.
+        WaitTimeout: It did not become ready; the message has the reason.
 
     Example:
         >>> install("training-operator")
@@ -65,11 +65,11 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     parts = _parts(name)
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
     with progress(f"operator {name}") as line:
-        if brought := cluster.built_in(name):
-            line.done(f"nothing to install: {brought}")
+        if built_in := cluster.built_in(name):
+            line.done(f"nothing to install: {built_in}")
             return _table([])
         for part in parts:
-            if part.extra and cluster.provider == "local":  # whose pods run with this environment
+            if part.extra and cluster.provider == "local":  # local pods run in this environment
                 require_extra(part.extra, about=f"operator {name}")
             _install(cluster, part, line.update)
         line.done("it is ready")
@@ -78,10 +78,10 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
 
 @checked
 def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
-    """Remove an operator that the kit installed; one that is not there is fine.
+    """Remove an operator that the kit installed; idempotent.
 
-    The definitions of its kinds stay while there are objects of them, in whatever namespace: all objects go
-    with their definition.
+    Its custom resource definitions are kept while any namespace has objects of them, because deleting a
+    definition deletes all its objects.
 
     Returns:
         The objects that keep definitions: delete them, and call this again.
@@ -92,19 +92,15 @@ def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     with progress(f"operator {name}") as line:
         for part in reversed(parts):
             line.update(f"removing {part.name}")
-            left = _left(cluster.kube, part)
-            _remove(cluster, part, with_kinds=not left)
-            remaining += left
-        line.done(
-            f"removed, but for the definitions of what {len(remaining)} objects are"
-            if remaining
-            else "removed"
-        )
+            objects = _custom_objects(cluster.kube, part)
+            _remove(cluster, part, with_definitions=not objects)
+            remaining += objects
+        line.done(f"removed, but the definitions of {len(remaining)} objects" if remaining else "removed")
     return Table(("kind", "namespace", "name"), remaining, empty="nothing is left of it")
 
 
 def list_operators(cluster: Cluster) -> Table:
-    """List the known operators, with the version that a cluster has, or how it has it by itself."""
+    """List the known operators, with the installed version, or how the cluster provides it."""
     rows = []
     for name, parts in OPERATORS.items():
         kind, namespace, workload = parts[-1].workload
@@ -126,7 +122,7 @@ def _table(parts: list[OperatorPart] | tuple[OperatorPart, ...]) -> Table:
     return Table(("operator", "version", "namespace", "runs as"), rows, empty="nothing to install")
 
 
-# Installing
+# Install
 
 
 def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
@@ -149,10 +145,10 @@ def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
 
 
 def _gather(cluster: Cluster, part: OperatorPart, folder: Path, report: Report) -> None:
-    """Copy the kit's kustomization into a folder, and the manifests it changes beside it, as ``upstream``."""
+    """Copy the kit's kustomization into a folder, with the operator's manifests as ``upstream``."""
     shutil.copytree(config.manifests("operators", part.name), folder)
-    brought = cluster.operator_manifests(part.program) if part.program else None
-    if part.url and (local := brought or find_local(part)):
+    provided = cluster.operator_manifests(part.program) if part.program else None
+    if part.url and (local := provided or find_local(part)):
         shutil.copytree(local, folder / "upstream")
     elif part.url:
         fetch(part, folder / "upstream", report=report)
@@ -164,32 +160,32 @@ def _apply(cluster: Cluster, folder: Path, part: OperatorPart) -> None:
     settings, source = config.read(), f"-k {shlex.quote(str(folder))}"
     if settings.registry or settings.pull_secret or settings.tolerations:
         text = str(cluster.kubectl(source.replace("-k", "kustomize", 1)))
-        items = _pulled(cluster, part, list(manifests.parse(text, about=part.name)), settings)
-        (folder / "pulled.yaml").write_text(manifests.write(items), encoding="utf-8")
-        source = f"-f {shlex.quote(str(folder / 'pulled.yaml'))}"
-    # Server-side: some definitions are too long for the annotation of a plain apply.
+        items = _apply_settings(cluster, part, list(manifests.parse(text, about=part.name)), settings)
+        (folder / "objects.yaml").write_text(manifests.write(items), encoding="utf-8")
+        source = f"-f {shlex.quote(str(folder / 'objects.yaml'))}"
+    # Server-side, because some definitions exceed the size of client-side apply's annotation.
     cluster.kubectl(f"apply --server-side --force-conflicts {source}")
 
 
-def _pulled(
+def _apply_settings(
     cluster: Cluster, part: OperatorPart, items: list[Object], settings: config.Settings
 ) -> list[Object]:
-    """Let an operator's pods, and those in its ConfigMaps, pull and tolerate as all the kit's pods do."""
+    """Apply the settings for registry, pull Secret and tolerations to pods, also to those in ConfigMaps."""
     namespaces, secrets = set[str](), settings.pull_secrets
     items = [images.pull_from(item, settings.registry, secrets) for item in items]
     for item in items:
         for key, text in (item.get("data") or {}).items() if item["kind"] == "ConfigMap" else ():
             if key.endswith(".yaml"):
-                parts = {"parts": list(yaml.safe_load_all(text))}
-                pulled = images.pull_from(parts, settings.registry, secrets)["parts"]
-                item["data"][key] = str(manifests.write(pulled))
+                documents = {"documents": list(yaml.safe_load_all(text))}
+                changed = images.pull_from(documents, settings.registry, secrets)["documents"]
+                item["data"][key] = str(manifests.write(changed))
         if pod := ((item.get("spec") or {}).get("template") or {}).get("spec"):
             pod["tolerations"] = [*(pod.get("tolerations") or ()), *settings.tolerations]
             namespaces.add(item["metadata"].get("namespace", cluster.kube.namespace))
     if secret := settings.pull_secret:
         own = cluster.kube.get("Secret", secret)
         labels = {names.KIT: "true", OPERATOR: part.name}
-        for namespace in sorted(namespaces - {cluster.kube.namespace}):  # a pod's Secret is in its namespace
+        for namespace in sorted(namespaces - {cluster.kube.namespace}):  # Secrets are namespaced
             meta = {"name": secret, "namespace": namespace, "labels": labels}
             items.append({**own, "metadata": meta})
     return items
@@ -202,34 +198,33 @@ def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:
 
 
 def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None:
-    """Wait until its workloads are available and its kinds served, then until its webhooks answer."""
+    """Wait until its workloads are available, its kinds are served, and its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
-    resume = f'`install("{part.name}")` again; `cluster.kubectl("describe pods -n {namespace}")` tells more'
+    resume = f'`install("{part.name}")` again; see `cluster.kubectl("describe pods -n {namespace}")`'
     label, field = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
-    watched = (
-        [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]
-    )
+    specs = [WatchSpec("Pod", fields=f"metadata.namespace={namespace}")]
+    specs += [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]
     wait(
-        watch_objects(kube.within(""), *watched, WatchSpec("Pod", fields=f"metadata.namespace={namespace}")),
+        watch_objects(kube.within(""), *specs),
         standstill=READY_SECONDS,
         until=lambda snapshot: f"{namespace}/{name}" in snapshot[kind] and not _not_ready(snapshot),
         what=f"all of {part.name}",
         about=about,
         resume=resume,
-        describe=lambda snapshot: _holdup(snapshot, part),
+        describe=lambda snapshot: _describe(snapshot, part),
         report=report,
     )
     probe = config.DATA / "manifests" / "operators" / part.name / "probe.yaml"
     if probe.exists():
         (item,) = manifests.read(probe)
         wait(
-            _answers(kube, item),
-            until=lambda words: not words,
+            _rejections(kube, item),
+            until=lambda message: not message,
             what=f"the webhooks of {part.name}",
             about=about,
             resume=resume,
-            describe=lambda words: f"its webhooks do not answer yet: {words}",
+            describe=lambda message: f"its webhooks do not answer yet: {message}",
             report=report,
         )
 
@@ -238,12 +233,12 @@ def _available(workload: Object) -> bool:
     status = workload.get("status") or {}
     if status.get("observedGeneration") != workload["metadata"].get("generation"):
         return False
-    if workload["spec"].get("replicas") is None:  # a DaemonSet wants a pod on each node that fits, if any
+    if workload["spec"].get("replicas") is None:  # a DaemonSet
         return status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
     return status.get("availableReplicas", 0) >= workload["spec"]["replicas"]
 
 
-# What an operator's jobs need of it, and when that is there.
+# The kinds of objects that an operator's jobs need, and when they are ready.
 IS_READY: Mapping[str, Callable[[Object], bool]] = {
     **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet"), _available),
     "CustomResourceDefinition": partial(pods.has_condition, kind="Established"),
@@ -252,7 +247,7 @@ IS_READY: Mapping[str, Callable[[Object], bool]] = {
 
 
 def _not_ready(snapshot: Snapshot) -> list[str]:
-    """Name the objects that are not ready yet."""
+    """List the objects that are not ready."""
     return [
         f"{kind} {item['metadata']['name']}"
         for kind, is_ready in IS_READY.items()
@@ -261,56 +256,54 @@ def _not_ready(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _holdup(snapshot: Snapshot, part: OperatorPart) -> str:
-    items = [item for name, item in snapshot["Pod"].items() if name.startswith("/".join(part.workload[1:]))]
-    reasons = sorted({words for item in items if (words := pods.why(item))})
+def _describe(snapshot: Snapshot, part: OperatorPart) -> str:
+    prefix = "/".join(part.workload[1:])
+    items = [pod for name, pod in snapshot["Pod"].items() if name.startswith(prefix)]
+    reasons = sorted({reason for pod in items if (reason := pods.why(pod))})
     return "; ".join(reasons) or f"not ready yet: {', '.join(_not_ready(snapshot)) or part.workload[2]}"
 
 
-def _answers(kube: Kube, probe: Object) -> Iterator[str]:
-    """Try again and again to create an object, and yield the refusals: there is no event to wait for."""
+def _rejections(kube: Kube, probe: Object) -> Iterator[str]:
+    """Yield the rejection of a dry-run creation, "" without one: webhooks have no status to watch."""
     while True:
         try:
             kube.create(probe, dry_run=True)
             yield ""
         except Rejected as error:
             yield error.what
-        time.sleep(ASK_SECONDS)
+        time.sleep(PROBE_SECONDS)
 
 
-# Removing
+# Remove
 
 
-def _left(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
-    """List the objects that users have created of the part's kinds, in all namespaces."""
-    everywhere, label = kube.within(""), f"{OPERATOR}={part.name}"
-    remaining = []
+def _custom_objects(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
+    """List users' objects of the part's custom kinds, in all namespaces: kind, namespace, name."""
+    all_namespaces, label = kube.within(""), f"{OPERATOR}={part.name}"
+    objects = []
     for definition in kube.get_all("CustomResourceDefinition", labels=label):
         spec = definition["spec"]
         version = next(version["name"] for version in spec["versions"] if version["storage"])
         kind, api_version = spec["names"]["kind"], f"{spec['group']}/{version}"
         try:
-            items = everywhere.get_all(kind, labels=f"{OPERATOR}!={part.name}", api_version=api_version)
+            items = all_namespaces.get_all(kind, labels=f"{OPERATOR}!={part.name}", api_version=api_version)
         except Rejected as error:
             if error.status != 404:
                 raise
-            continue  # so new that it is not served yet: there is none
-        remaining += [
-            (kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in items
-        ]
-    return remaining
+            continue  # not served yet, so there are none
+        metas = (item["metadata"] for item in items)
+        objects += [(kind, meta.get("namespace", ""), meta["name"]) for meta in metas]
+    return objects
 
 
-def _remove(cluster: Cluster, part: OperatorPart, *, with_kinds: bool) -> None:
+def _remove(cluster: Cluster, part: OperatorPart, *, with_definitions: bool) -> None:
     label = f"{names.KIT}=true,{OPERATOR}={part.name}"
 
-    def delete(kinds: str, *, everywhere: str = "") -> None:
-        cluster.kubectl(
-            f"delete {kinds} {everywhere} -l {label} --ignore-not-found --timeout={REMOVE_SECONDS}s"
-        )
+    def delete(kinds: str) -> None:
+        cluster.kubectl(f"delete {kinds} -l {label} --ignore-not-found --timeout={REMOVE_SECONDS}s")
 
-    if with_kinds and part.then and cluster.kube.get_all("CustomResourceDefinition", labels=label):
-        delete(part.then)  # while their operator is there to let them go
-    delete(PARTS, everywhere="-A")
-    if with_kinds:
+    if with_definitions and part.then and cluster.kube.get_all("CustomResourceDefinition", labels=label):
+        delete(part.then)  # before the operator, which handles their finalizers
+    delete(f"{PARTS} -A")
+    if with_definitions:
         delete("customresourcedefinitions,namespaces")

@@ -1,8 +1,8 @@
-"""The usage of a cluster: CPU, memory and GPUs of every node over time, and its pods.
+"""The usage of a cluster: CPU, memory and GPUs of the nodes over time, and the pods.
 
-One thread watches nodes and pods and reads the kubelets' counters; another draws. GPU usage comes from
-`gpu_reader`, or else from the logs of trainers. The figures are in `kitlib.metrics.node_usage`,
-the static plot in `plots`.
+One thread watches nodes and pods and reads the kubelets' counters; another draws. GPU usage is from
+`gpu_reader`, or from the logs of trainers. The metrics are in `kitlib.metrics.node_usage`, the static plot in
+`plots`.
 """
 
 import time
@@ -19,15 +19,15 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
-from kitlib.metrics.gpu_usage import GpuUse, together
+from kitlib.metrics.gpu_usage import GpuUse, combine
 from kitlib.metrics.node_usage import (
     NodeUse,
     Rates,
     UsageHistory,
     figures,
-    gpus_held,
     read_counters,
     read_links,
+    requested_gpus,
 )
 from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_usage
@@ -36,12 +36,12 @@ from kitlib.widgets.watch import ObjectWatch, rows_in
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-# As often as a local node samples: usage of a container that ends between two samples is lost.
+# As often as a local node samples; the usage of a container that ends between two samples is lost.
 SAMPLE_SECONDS = 1.0
-MAX_KUBELETS = 16  # nodes; a request each, so larger clusters are asked by metrics-server
-FRESH_SECONDS = 15.0  # a GPU's figure that is older does not count
+MAX_KUBELETS = 16  # one request each; metrics-server is used for larger clusters
+FRESH_SECONDS = 15.0  # older GPU samples are ignored
 NODES = ("node", "status", "cpu", "memory", "gpus", "pods")
-PODS = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}  # with what is left out
+PODS = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}  # with defaults
 KINDS = ("cpu", "memory", "gpus", "gpu")
 Flows = dict[str, tuple[float, float]]  # bits per second, and the limit, by link
 
@@ -52,7 +52,7 @@ class ClusterWatch(ObjectWatch):
     kind = "cluster"
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
-        super().__init__(kube, minutes=minutes)  # logs: of pods whose trainers may report their GPUs
+        super().__init__(kube, minutes=minutes)  # logs: of pods whose trainers may report GPU usage
         self.history: UsageHistory = UsageHistory()
         self.source: str = "the kubelets"
         self.nodes: list[list[object]] = []
@@ -62,13 +62,13 @@ class ClusterWatch(ObjectWatch):
         self._sampled = 0.0
         self._gpus = GpuReader(kube)
         self._gpu_use: Mapping[str, GpuUse] = {}  # by node
-        self._gpu_percent: dict[str, tuple[float, float]] = {}  # as trainers report it: when, and percent
+        self._gpu_percent: dict[str, tuple[float, float]] = {}  # by node, from trainers: time, percent
 
-    # Following
+    # Follow
 
-    def see(self, snapshot: Snapshot, *, last: bool) -> None:
+    def update(self, snapshot: Snapshot, *, last: bool) -> None:
         nodes, cluster_pods = list(snapshot.get("Node", {}).values()), list(snapshot["Pod"].values())
-        # Also at the end: a short load is between the last sample and this one.
+        # Also at the end, to include a load since the last sample.
         if nodes and (last or time.monotonic() - self._sampled >= SAMPLE_SECONDS):
             self._sampled = time.monotonic()
             self._sample(nodes, cluster_pods)
@@ -80,38 +80,38 @@ class ClusterWatch(ObjectWatch):
         if allowed(lambda: self.kube.get_all("Node")) is not None:
             return [WatchSpec("Node"), WatchSpec("Pod")]
         namespace = self.kube.namespace
-        self.trouble: str = f'only the pods of namespace "{namespace}": nodes are for administrators'
+        self.trouble: str = f'only the pods of namespace "{namespace}": this user may not list nodes'
         return [WatchSpec("Pod")]
 
     def _sample(self, nodes: list[Object], cluster_pods: list[Object]) -> None:
-        now, held = time.time(), gpus_held(cluster_pods)
+        now, requested = time.time(), requested_gpus(cluster_pods)
         used = self._used([node["metadata"]["name"] for node in nodes], now)
-        known = self._gpu_percent.items()
-        fresh = {node: percent for node, (at, percent) in known if now - at < FRESH_SECONDS}
+        reports = self._gpu_percent.items()
+        percents = {node: percent for node, (at, percent) in reports if now - at < FRESH_SECONDS}
         gpu_nodes = [node["metadata"]["name"] for node in nodes if allocatable(node, GPU)]
-        read = self._gpus.read(gpu_nodes)
-        gpus = {node: busy for node, samples in read.items() if (busy := together(samples)) is not None}
-        fresh |= {node: busy.percent for node, busy in gpus.items()}
+        samples = self._gpus.read(gpu_nodes)
+        gpus = {node: use for node, items in samples.items() if (use := combine(items)) is not None}
+        percents |= {node: use.percent for node, use in gpus.items()}
         with self.lock:
             self._gpu_use = gpus
-            use = {}
+            sample = {}
             for name in (node["metadata"]["name"] for node in nodes):
                 cpu, memory = used.get(name, (None, None))
-                use[name] = NodeUse(cpu, memory, held.get(name, 0.0), fresh.get(name))
-            self.history.add(now, nodes, use)
+                sample[name] = NodeUse(cpu, memory, requested.get(name, 0.0), percents.get(name))
+            self.history.add(now, nodes, sample)
 
     def _used(self, nodes: list[str], now: float) -> Mapping[str, tuple[float | None, float]]:
-        """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
+        """Read cores and bytes in use by node, from the kubelets or from metrics-server."""
         if self.source == "the kubelets" and len(nodes) <= MAX_KUBELETS:
             usage, flows = {}, Flows()
             for name in nodes:
                 try:
                     usage[name] = self._read_kubelet(name, now, flows)
                 except Rejected as error:
-                    if error.status == 403:  # not for this user: never ask again
+                    if error.status == 403:  # forbidden: do not retry
                         self.source = "metrics-server"
                         break
-                except KitError:  # a node that does not answer has no figures
+                except KitError:  # an unreachable node has no metrics
                     continue
             else:
                 self._flows = flows
@@ -125,19 +125,20 @@ class ClusterWatch(ObjectWatch):
 
     def _read_kubelet(self, name: str, now: float, flows: Flows) -> tuple[float | None, float] | None:
         path = f"{self.kube.path('Node', name)}/proxy/metrics/resource"
-        lines = [*self.kube.stream(path, about=f'the figures of node "{name}"', params={})]
+        lines = [*self.kube.stream(path, about=f'the metrics of node "{name}"', params={})]
         for (link, direction), (sent, limit) in read_links(lines).items():
             flow = 8 * (self._rates.add(f"{link} {direction}", now, sent) or 0.0)
             flows[link] = max(flow, flows.get(link, (0.0,))[0]), limit
-        read = read_counters(lines, now)
-        return None if read is None else (self._rates.add(name, read[0], read[1]), read[2])
+        counters = read_counters(lines, now)
+        return None if counters is None else (self._rates.add(name, counters[0], counters[1]), counters[2])
 
     def _follow_gpus(self, cluster_pods: Iterable[Object]) -> None:
-        """Follow the logs of trainers that have GPUs: they report how busy these are."""
+        """Follow the logs of trainers with GPUs, which may report GPU usage."""
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for pod in cluster_pods:
-            trains = names.RUN in (pod["metadata"].get("labels") or {}) and any(gpus_held([pod]).values())
-            if trains and pods.phase(pod) == "Running" and pods.started(pod):
+            is_run = names.RUN in (pod["metadata"].get("labels") or {})
+            has_gpus = any(requested_gpus([pod]).values())
+            if is_run and has_gpus and pods.phase(pod) == "Running" and pods.started(pod):
                 self.logs.follow(pod, pod["spec"].get("nodeName"), since=since)
 
     def collect(self) -> None:
@@ -165,7 +166,7 @@ class ClusterWatch(ObjectWatch):
             return view.show(rows, facts=self.facts(), tables=tables, summary=repr(self))
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the view: title, names of nodes, when it began, figures with their units."""
+        """Facts for the view: title, names of nodes, start time, values with their units."""
         running = sum(row[1] == "Running" for row in self.pods)
         ready = sum(row[1] == "Ready" for row in self.nodes)
         figures = [["nodes Ready", f"{ready} of {len(self.nodes)}"], ["pods running", str(running)]]
@@ -175,18 +176,17 @@ class ClusterWatch(ObjectWatch):
                 figures.append([f"{kind}, mean of nodes", f"{np.nanmean(shares[:, -1]):.0f} %"])
         flows = sorted(self._flows.items())
         figures += [[link, f"{flow / 1e6:.1f} of {limit / 1e6:g} Mbit/s"] for link, (flow, limit) in flows]
-        ended = self.finished or self.stopping.is_set()
+        finished = self.finished or self.stopping.is_set()
         return {
             "title": self.title,
             "about": f'cluster "{self.title}"',
-            "phase": "Ended" if ended else "Live",
-            "words": self.trouble,
+            "phase": "Ended" if finished else "Live",
             "figures": figures,
             "notes": [self.trouble] * bool(self.trouble),
             "nodes": self.history.nodes,
             "began": self.history.times[0] if self.history.times else 0,
             "source": self.source,
-            "finished": ended,
+            "finished": finished,
         }
 
     def picture(self) -> Picture:
@@ -210,28 +210,26 @@ class ClusterWatch(ObjectWatch):
         newest = self.history.samples[-1] if self.history.samples else {}
         rows = []
         for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
-            name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
+            name, total = node["metadata"]["name"], node["status"].get("allocatable") or {}
             use = newest.get(name, NodeUse())
-            here = [
-                pod for pod in cluster_pods if pod["spec"].get("nodeName") == name and not pods.finished(pod)
-            ]
+            node_pods = [pod for pod in cluster_pods if pod["spec"].get("nodeName") == name]
+            pod_count = sum(not pods.finished(pod) for pod in node_pods)
             cpu = "–" if use.cpu is None else f"{use.cpu:.2f}"
             memory = "–" if use.memory is None else format_bytes(use.memory)
             gpus = f"{use.gpus:g} of {count:g} requested" if (count := allocatable(node, GPU)) else "none"
             gpus += f"; {self._gpu_use[name]}" if name in self._gpu_use else ""
-            cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {format_bytes(has.get('memory'))}"
+            cpu += f" of {total.get('cpu', '?')}"
+            memory += f" of {format_bytes(total.get('memory'))}"
             ready = "Ready" if pods.has_condition(node, "Ready") else "NotReady"
-            rows.append([name, ready, cpu, memory, gpus, len(here)])
+            rows.append([name, ready, cpu, memory, gpus, pod_count])
         return rows
 
 
 def _pod_rows(cluster_pods: Iterable[Object]) -> list[list[object]]:
-    """List the pods, in the columns of :data:`PODS`: those that have ended come last."""
+    """Build the rows of the pods in the columns of :data:`PODS`, finished pods last."""
     cluster_pods = list(cluster_pods)
-    ended = {pod["metadata"]["name"] for pod in cluster_pods if pods.finished(pod)}
-    runs = {
-        pod["metadata"]["name"]: (pod["metadata"].get("labels") or {}).get(names.RUN) for pod in cluster_pods
-    }
-    rows = [row | {"run": runs[row["pod"]]} for row in pods.table(cluster_pods)]
-    rows.sort(key=lambda row: row["pod"] in ended)
+    finished = {pod["metadata"]["name"] for pod in cluster_pods if pods.finished(pod)}
+    labels = {pod["metadata"]["name"]: pod["metadata"].get("labels") or {} for pod in cluster_pods}
+    rows = [row | {"run": labels[row["pod"]].get(names.RUN)} for row in pods.table(cluster_pods)]
+    rows.sort(key=lambda row: row["pod"] in finished)
     return rows_in(PODS, rows)

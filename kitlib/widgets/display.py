@@ -1,8 +1,8 @@
-"""A watch as a cell's output: the widget where a front end shows the notebook, else a picture and a table.
+"""A watch as a cell's output: a widget if the notebook has a front end, otherwise a picture and a table.
 
-With a front end, the picture is added to the same output when the watch has ended, for the saved notebook.
-Without one (papermill, nbclient, nbval), a widget would leave nothing in the executed notebook: the picture
-and the table are updated after each cell. Nothing is displayed from a thread.
+With a front end, the picture is added to the output when the watch has ended, for the saved notebook. Without
+one (papermill, nbclient, nbval), where a widget would leave nothing in the executed notebook, the picture and
+the table are updated after each cell. Nothing is displayed from a thread.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def has_frontend() -> bool:
-    """Whether a front end shows the running cell: only a front end supports requests for input."""
+    """Whether the running cell has a front end: only front ends support requests for input."""
     if not in_notebook():
         return False
     from IPython import get_ipython
@@ -25,7 +25,7 @@ def has_frontend() -> bool:
 
 
 class Displayed(Protocol):
-    """What it shows: a `kitlib.widgets.watch.Watch`."""
+    """The interface of `kitlib.widgets.watch.Watch` that its display uses."""
 
     @property
     def is_live(self) -> bool: ...
@@ -58,7 +58,7 @@ class NotebookDisplay:
         self.shell = get_ipython()
         if self.live:
             self.handles = [display(self._widget(), raw=True, display_id=True)]
-            with contextlib.suppress(RuntimeError):  # no loop: then the next cell completes it
+            with contextlib.suppress(RuntimeError):  # no event loop: the next cell completes it
                 watch.when_finished(_later(asyncio.get_running_loop(), self.complete))
         else:
             self.drawn = watch.state()
@@ -66,7 +66,7 @@ class NotebookDisplay:
         self.shell.events.register("post_run_cell", self._after_cell)
 
     def complete(self) -> None:
-        """Show the last state, once the watch has ended."""
+        """Show the last state if the watch has ended."""
         if self.shell is None or not self.watch.finished:
             return
         self._update()
@@ -75,7 +75,7 @@ class NotebookDisplay:
 
     def _after_cell(self, *_: object) -> None:
         self.cells += 1
-        if self.cells == 1 and not self.watch.finished:  # the cell that shows it: there is nothing new yet
+        if self.cells == 1 and not self.watch.finished:  # the cell that displays it
             return
         if not self.live:
             self.watch.catch_up()
@@ -85,10 +85,9 @@ class NotebookDisplay:
 
     def _update(self) -> None:
         self.drawn = self.watch.state()
-        picture, *rest = self.watch.static_view()
-        for handle, bundle in zip(
-            self.handles, [picture | self._widget(), *rest] if self.live else [picture, *rest], strict=False
-        ):
+        picture, *others = self.watch.static_view()
+        bundles = [picture | self._widget(), *others] if self.live else [picture, *others]
+        for handle, bundle in zip(self.handles, bundles, strict=False):
             handle.update(bundle, raw=True)
 
     def _widget(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""GPU usage of nodes, from a local cluster's kubelets, or else from dcgm-exporter.
+"""GPU usage of nodes, from a local cluster's kubelets or from dcgm-exporter.
 
-Both are read through the API server, which needs the right to ``nodes/proxy`` or to ``pods/proxy`` where
-dcgm-exporter runs. A user without it, and a cluster with neither, has the figures that trainers log.
+Both are read through the API server, which requires access to ``nodes/proxy``, or to ``pods/proxy`` in
+dcgm-exporter's namespace. Otherwise only trainers' logs have GPU usage.
 """
 
 import time
@@ -12,11 +12,11 @@ from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.metrics.gpu_usage import GpuSample, read_gpus
 
-MAX_NODES = 16  # a request each
-REST_SECONDS = 10.0  # after no source had figures
+MAX_NODES = 16  # one request each
+RETRY_SECONDS = 10.0  # if no source had samples
 READ_SECONDS = 5.0
 PORT = 9400
-# Labels of the chart's, GKE's, and the GPU operator's pods.
+# Labels of the pods of the Helm chart, of GKE, and of the GPU operator.
 EXPORTERS = (
     "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)",
     "app=nvidia-dcgm-exporter",
@@ -25,10 +25,10 @@ Samples = dict[str, list[GpuSample]]
 
 
 class GpuReader:
-    """Reads the GPUs of a cluster's nodes.
+    """Reads the GPU usage of a cluster's nodes.
 
     Attributes:
-        source: The source that answered last; empty if none did.
+        source: The last source that had samples; empty if none.
     """
 
     def __init__(self, kube: Kube) -> None:
@@ -37,28 +37,27 @@ class GpuReader:
         self._not_before = 0.0
 
     def read(self, nodes: Iterable[str]) -> Samples:
-        """Read the samples of each node; none of nodes that do not answer."""
+        """Read the samples of each node; unreachable nodes have none."""
         names = sorted(nodes)[:MAX_NODES]
         if not names or time.monotonic() < self._not_before:
             return {}
-        ways: dict[str, Callable[[list[str]], Mapping[str, str]]]
+        paths: dict[str, Callable[[list[str]], Mapping[str, str]]]
         kubelets = {node: f"{self._kube.path('Node', node)}/proxy/metrics/resource" for node in names}
-        ways = {"the kubelets": lambda _: kubelets, "dcgm-exporter": self._exporters}
-        for source in [self.source] if self.source else list(ways):
-            samples = {node: self._samples(path) for node, path in ways[source](names).items()}
+        paths = {"the kubelets": lambda _: kubelets, "dcgm-exporter": self._exporters}
+        for source in [self.source] if self.source else list(paths):
+            samples = {node: self._samples(path) for node, path in paths[source](names).items()}
             if any(samples.values()):
                 self.source = source
                 return samples
-        self.source, self._not_before = "", time.monotonic() + REST_SECONDS
+        self.source, self._not_before = "", time.monotonic() + RETRY_SECONDS
         return {}
 
     def _exporters(self, nodes: list[str]) -> Mapping[str, str]:
-        """Find the pods of dcgm-exporter on these nodes."""
+        """Find the paths of dcgm-exporter's pods on these nodes."""
         paths = {}
-        everywhere = self._kube.within("")
         for labels in EXPORTERS:
             try:
-                exporters = everywhere.get_all("Pod", labels=labels)
+                exporters = self._kube.within("").get_all("Pod", labels=labels)
             except KitError:
                 continue
             for pod in exporters:
@@ -70,7 +69,7 @@ class GpuReader:
 
     def _samples(self, path: str) -> list[GpuSample]:
         try:
-            text = self._kube.stream(path, about="the figures of GPUs", params={}, seconds=READ_SECONDS)
+            text = self._kube.stream(path, about="the GPU metrics", params={}, seconds=READ_SECONDS)
             return read_gpus(text)
         except KitError:
             return []

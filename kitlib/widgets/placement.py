@@ -1,7 +1,8 @@
-"""A recording of the cluster's pods: on which node each ran, which were pending, and the runs' losses.
+"""A recording of pod placement, with the runs' losses.
 
-One thread follows the pods and their logs; deleted pods leave nothing that could be read later. The record is
-`kitlib.metrics.placement`, the static plot in `plots`. There is no live view: its output follows each cell.
+One thread watches the pods and follows their logs, because nothing is known about deleted pods later. The
+record is in `kitlib.metrics.placement`, the static plot in `plots`. There is no live view: the output is
+updated after each cell.
 """
 
 import time
@@ -27,15 +28,15 @@ class PlacementWatch(ObjectWatch):
 
     def __init__(self, kube: Kube) -> None:
         super().__init__(kube, minutes=60)
-        nodes = allowed(lambda: kube.get_all("Node")) or []  # not seen by all: they appear with their pods
+        nodes = allowed(lambda: kube.get_all("Node")) or []  # if forbidden, pods add their nodes
         self.placement: Placement = Placement(sorted(node["metadata"]["name"] for node in nodes))
 
-    # Following
+    # Follow
 
     def specs(self) -> list[WatchSpec]:
         return [WatchSpec("Pod")]
 
-    def see(self, snapshot: Snapshot, *, last: bool) -> None:
+    def update(self, snapshot: Snapshot, *, last: bool) -> None:
         with self.lock:
             self.placement.observe(snapshot["Pod"].values(), now=time.time())
         for pod in snapshot["Pod"].values():
@@ -58,16 +59,14 @@ class PlacementWatch(ObjectWatch):
         return self.ended or time.time()
 
     def table(self) -> Table:
-        """List each pod: where it ran, how long it waited and ran, and how it ended."""
+        """Tabulate the pods: node, how long each waited and ran, and how it ended."""
         with self.lock:
             return self.placement.table(now=self._now)
 
     def picture(self) -> Picture:
         with self.lock:
-            title = f"cluster {self.title}"
-            return plot_placement(
-                self.placement, title=title, alt=repr(self), began=self.began, now=self._now
-            )
+            times = {"began": self.began, "now": self._now}
+            return plot_placement(self.placement, title=f"cluster {self.title}", alt=repr(self), **times)
 
     def state(self) -> object:
         with self.lock:
@@ -78,8 +77,8 @@ class PlacementWatch(ObjectWatch):
 
     def __repr__(self) -> str:
         with self.lock:
-            lasting = [interval.state for interval in self.placement.intervals if interval.ended is None]
+            current = [interval.state for interval in self.placement.intervals if interval.ended is None]
             pod_count = len({interval.uid for interval in self.placement.intervals})
-        running, waiting = lasting.count(RUNNING), lasting.count(WAITING)
+        running, waiting = current.count(RUNNING), current.count(WAITING)
         message = f"Placement in cluster {self.title}: {pod_count} pods seen, {running} run, {waiting} wait"
         return message + (f"; {self.trouble}" if self.trouble else "")

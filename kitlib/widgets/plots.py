@@ -1,7 +1,4 @@
-"""Static plots: a run, its loss, the nodes' usage, placement of pods, and sample images.
-
-Each function draws what it is given, as a `Picture`. A run's timeline is in `timeline_plot`.
-"""
+"""Static plots, as `Picture`: a run, its loss, the nodes' usage, placement of pods, and sample images."""
 
 import base64
 import io
@@ -28,11 +25,10 @@ MAX_IN_LEGEND, LONGEST_LABEL = 8, 200
 COLUMNS = 8  # of a grid of images
 USAGE = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs requested, %", "gpu": "GPUs in use, %"}
 
-# Hues after Okabe and Ito (2008), darkened or lightened to a contrast of 4.5 (WCAG 2.2, 1.4.3): figures are
-# written in them as well.
+# Hues after Okabe and Ito (2008), darkened or lightened to the contrast of text, 4.5 (WCAG 2.2, 1.4.3).
 LINES_LIGHT = ("#0063a6", "#b34700", "#007352", "#9c3483", "#7a5b00", "#b00020", "#00707f", "#4d4d4d")
 LINES_DARK = ("#66b5ff", "#ff9d5c", "#3fd6a0", "#f09fdc", "#e8c840", "#ff8c9b", "#52d3e6", "#c4c4c4")
-# Lengths of dash and gap, in pixels, for readers who cannot tell colours apart; the first is a solid line.
+# Lengths of dashes and gaps in pixels, to distinguish lines without colours; the first line is solid.
 DASHES = ((), (6, 3), (2, 3), (9, 3, 2, 3), (12, 4), (4, 2, 4, 6), (1, 2), (9, 3, 2, 3, 2, 3))
 
 
@@ -41,11 +37,11 @@ class Theme:
     """The colours for a light or a dark background.
 
     Attributes:
-        ground: The background, where the front end does not set one.
+        ground: The background, if the front end does not set one.
         text: Colour of text and axes.
         lines: Colours of ranks and nodes, in turn.
         main: Colour of the most important line.
-        grid: Lines behind the curves; decoration, without a contrast to keep.
+        grid: Colour of grid lines.
         good, bad, busy: Colours of phases.
     """
 
@@ -61,19 +57,19 @@ class Theme:
 
 LIGHT = Theme("#ffffff", "#333333", LINES_LIGHT, "#111111", "#e3e3e3", "#00703c", "#b3001b", "#0063a6")
 DARK = Theme("#111111", "#d6d6d6", LINES_DARK, "#ffffff", "#3a3a3a", "#4bd68d", "#ff8c9b", "#66b5ff")
-THEME = LIGHT  # of static plots, which have a background of their own
+THEME = LIGHT  # of static plots, which have their own background
 
 
 def style(index: int) -> tuple[int, tuple[int, ...]]:
-    """Choose the colour's index and the dashes of a line: no two of the first sixty-four are alike."""
+    """Return the colour's index and the dashes of a line; the first sixty-four lines all differ."""
     return index % len(LINES_LIGHT), DASHES[(index + index // len(LINES_LIGHT)) % len(DASHES)]
 
 
 class Picture:
-    """A figure that a notebook shows, a script saves, and a terminal describes in a line."""
+    """A figure that notebooks display, with an alternative text for terminals."""
 
     def __init__(self, figure: Figure, alt: str) -> None:
-        for text in figure.findobj(Text):  # labels are what pods and people write, and no formulas
+        for text in figure.findobj(Text):  # labels are untrusted text, not formulas
             text.set_parse_math(False)
             if text.get_text() != (label := _label(text.get_text())):
                 text.set_text(label)
@@ -81,7 +77,7 @@ class Picture:
         self.alt = alt
 
     def save(self, path: str | Path) -> Path:
-        """Write it as PNG, SVG or PDF, by the path's suffix."""
+        """Save it as PNG, SVG or PDF, by the path's suffix."""
         self.figure.savefig(path, bbox_inches="tight")
         return Path(path)
 
@@ -91,7 +87,7 @@ class Picture:
         return buffer.getvalue()
 
     def bundle(self) -> dict[str, str]:
-        """Encode it as a MIME bundle, for a display that is updated."""
+        """Encode it as a MIME bundle."""
         return {"image/png": base64.b64encode(self._repr_png_()).decode(), "text/plain": self.alt}
 
     def __repr__(self) -> str:
@@ -99,13 +95,13 @@ class Picture:
 
 
 def _label(text: str) -> str:
-    """Shorten a label to fit a picture, without control characters."""
-    shown = printable(text)
-    return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"
+    """Truncate a label, and escape control characters."""
+    label = printable(text)
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
 
 
 def tidy(axes: Axes) -> None:
-    """Style axes: remove spines and ticks."""
+    """Style axes: grid lines, no ticks, no top and right spines."""
     axes.grid(color=THEME.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -119,10 +115,7 @@ def tidy(axes: Axes) -> None:
 
 
 def plot_loss(events: Iterable[Event], *, title: str) -> Picture:
-    """Plot the loss by rank, from the ``step`` events of a run.
-
-    Steps whose loss is missing or not a number are left out; a line that ends early is a rank that stopped.
-    """
+    """Plot the loss by rank, from the ``step`` events of a run; steps without a finite loss are left out."""
     training = TrainingMetrics(events)
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -131,17 +124,17 @@ def plot_loss(events: Iterable[Event], *, title: str) -> Picture:
     axes.set(xlabel="step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if not training.ranks:
-        return Picture(figure, "Loss: no steps were reported yet")
+        return Picture(figure, "Loss: no steps reported yet")
     first, last = training.first_and_last_loss()
     ranks, steps = len(training.ranks), training.last_step
     alt = f"Loss of {ranks} ranks over {steps} steps: {first:.3g} at first, {last:.3g} at last"
     if validation := training.validation_losses():
-        alt += f"; of the validation {validation[0][1]:.3g} and {validation[-1][1]:.3g}"
+        alt += f"; validation loss {validation[0][1]:.3g} and {validation[-1][1]:.3g}"
     return Picture(figure, alt)
 
 
 def plot_run(training: TrainingMetrics, *, title: str, alt: str) -> Picture:
-    """Plot a run: loss by rank and smoothed, images a second, and the world size as a band."""
+    """Plot a run: loss by rank and smoothed, world size, and images a second."""
     frame = training.frame()
     with_rate = bool(np.isfinite(frame.rate).any())
     heights = [3.0, 0.45, *([1.2] * with_rate)]
@@ -184,7 +177,7 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curv
             axes.plot(steps, losses, "o--", label="validation", color=THEME.bad, linewidth=1.4, markersize=4)
         axes.legend(frameon=False, ncols=2 if few else 1, fontsize="small")
     else:
-        axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no steps reported yet", ha="center", va="center", transform=axes.transAxes)
     axes.set(ylabel="loss")
     title = f"{title} (synthetic data)" if training.synthetic else title
     axes.set_title(title, loc="left", color=THEME.text)
@@ -194,7 +187,7 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curv
 
 
 def plot_usage(history: UsageHistory, *, title: str, alt: str) -> Picture:
-    """Plot the share of CPU, memory and GPUs in use on every node, over time."""
+    """Plot the share of CPU, memory and GPUs in use by node, over time."""
     shares = {kind: history.percent(kind) for kind in USAGE}
     kinds = [kind for kind in USAGE if kind in ("cpu", "memory") or np.isfinite(shares[kind]).any()]
     figure = Figure(figsize=(7.5, 1 + 1.9 * len(kinds)), layout="constrained", facecolor=THEME.ground)
@@ -218,11 +211,11 @@ def plot_usage(history: UsageHistory, *, title: str, alt: str) -> Picture:
     return Picture(figure, alt)
 
 
-# Placement: a lane for each node over time, pending pods above them, the loss below
+# Placement: a lane for each node, with Pending pods above and the loss below
 
 LANE, GAP = 0.8, 0.35
 PENDING = "Pending"
-LOOKS: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {
     WAITING: {"alpha": 0.25, "hatch": "////"},
     STARTING: {"alpha": 0.45},
     RUNNING: {"alpha": 0.9},
@@ -231,19 +224,17 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def plot_placement(placement: Placement, *, title: str, alt: str, began: float, now: float) -> Picture:
-    """Plot on which node each pod ran, and when; ``began`` and ``now`` are seconds since the epoch."""
+    """Plot which pods ran on which node, and when; ``began`` and ``now`` are seconds since 1970."""
     lanes = {
         PENDING: [
             interval
             for interval in placement.intervals
-            # Without the milliseconds that every pod is without a node.
+            # Every pod waits for milliseconds.
             if interval.state == WAITING and (interval.ended or now) - interval.began > 0.1
         ]
     }
-    lanes |= {
-        node: [interval for interval in placement.intervals if interval.node == node]
-        for node in placement.nodes
-    }
+    for node in placement.nodes:
+        lanes[node] = [interval for interval in placement.intervals if interval.node == node]
     rows = {lane: _stack(intervals, now) for lane, intervals in lanes.items()}
     groups = list(dict.fromkeys(interval.group for interval in placement.intervals))
     colours = {group: THEME.lines[index % len(THEME.lines)] for index, group in enumerate(groups)}
@@ -274,17 +265,17 @@ def _draw_intervals(
 ) -> None:
     top, ticks = 0.0, []
     for lane, intervals in lanes.items():
-        deep = 1 + max(rows[lane], default=0)
-        ticks.append(top + deep / 2)
+        height = 1 + max(rows[lane], default=0)
+        ticks.append(top + height / 2)
         if lane == PENDING:
-            axes.axhspan(top - GAP / 2, top + deep + GAP / 2, color=THEME.grid, alpha=0.5, linewidth=0)
+            axes.axhspan(top - GAP / 2, top + height + GAP / 2, color=THEME.grid, alpha=0.5, linewidth=0)
         for span, row in zip(intervals, rows[lane], strict=True):
             _draw_span(axes, span, top + row + 0.5, colours[span.group], began=began, now=now)
-        top += deep + GAP
+        top += height + GAP
     axes.set(ylim=(top, -GAP), yticks=ticks)
     axes.set_yticklabels(lanes)
     legend = [Patch(color=colour, label=group) for group, colour in colours.items()]
-    legend += [Patch(facecolor=THEME.grid, hatch=LOOKS[LEAVING]["hatch"], label="terminating")]
+    legend += [Patch(facecolor=THEME.grid, hatch=STYLES[LEAVING]["hatch"], label="terminating")]
     axes.legend(
         handles=legend, frameon=False, fontsize="small", ncols=4, loc="lower right", bbox_to_anchor=(1, 1)
     )
@@ -292,25 +283,25 @@ def _draw_intervals(
 
 def _draw_span(axes: Axes, span: PodInterval, at: float, colour: str, *, began: float, now: float) -> None:
     start, end = max(span.began, began), now if span.ended is None else span.ended
-    look = LOOKS[span.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
-    axes.barh(at, end - start, left=start - began, height=LANE, **look)
+    style = STYLES[span.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
+    axes.barh(at, end - start, left=start - began, height=LANE, **style)
     name = short(span.pod)
-    wide = end - start > 0.012 * (1 + len(name)) * (now - began)
-    if name and wide and span.state in (RUNNING, WAITING):
-        ink = THEME.ground if span.state == RUNNING else THEME.text
-        axes.text((start + end) / 2 - began, at, name, ha="center", va="center", fontsize=7, color=ink)
+    fits = end - start > 0.012 * (1 + len(name)) * (now - began)
+    if name and fits and span.state in (RUNNING, WAITING):
+        text_colour = THEME.ground if span.state == RUNNING else THEME.text
+        position = ((start + end) / 2 - began, at)
+        axes.text(*position, name, ha="center", va="center", fontsize=7, color=text_colour)
 
 
 def _stack(intervals: Sequence[PodInterval], now: float) -> list[int]:
-    """Assign each interval a row of its lane: none covers another, and a pod keeps its row."""
+    """Assign each interval a row of its lane, so that none overlap, and a pod keeps its row."""
     rows: list[int] = []
-    free: list[tuple[float, str]] = []  # by row: until when, and by whom, it is taken
+    last: list[tuple[float, str]] = []  # end and uid of the last interval, by row
     for span in intervals:
-        end = now if span.ended is None else span.ended
-        fits = (row for row, (until, uid) in enumerate(free) if uid == span.uid or until <= span.began)
-        mine = next((row for row, (_, uid) in enumerate(free) if uid == span.uid), None)
-        row = mine if mine is not None else next(fits, len(free))
-        free[row : row + 1] = [(end, span.uid)]
+        free = (row for row, (end, _) in enumerate(last) if end <= span.began)
+        own = next((row for row, (_, uid) in enumerate(last) if uid == span.uid), None)
+        row = own if own is not None else next(free, len(last))
+        last[row : row + 1] = [(now if span.ended is None else span.ended, span.uid)]
         rows.append(row)
     return rows
 
@@ -334,5 +325,5 @@ def plot_images(
         panel.set_title(label if len(label) <= 14 else f"{label[:13]}…", fontsize=8)
     alt = f"{title}: synthetic images" if synthetic else title
     figure.suptitle(alt, fontsize=10, color="firebrick" if synthetic else None)
-    shown = ", ".join(sorted(set(labels))[:12])
-    return Picture(figure, f"{alt}; {len(images)} of them, of the classes {shown}")
+    classes = ", ".join(sorted(set(labels))[:12])
+    return Picture(figure, f"{alt}; {len(images)} images, of the classes {classes}")

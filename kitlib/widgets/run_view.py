@@ -1,7 +1,7 @@
-"""A live view of a run: its curves, pods, events, and the merged log of its workers.
+"""A live view of a run: curves, pods, events, and the merged log of its workers.
 
-One thread follows Job and pods and each pod's log from its start, so ranks may come and go; another draws.
-The figures are in `kitlib.metrics.curves`, the static plot in `plots`.
+One thread watches the Job and its pods, and follows the log of each pod that starts; another draws. The
+metrics are in `kitlib.metrics.curves`, the static plot in `plots`.
 """
 
 import math
@@ -24,9 +24,9 @@ from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
 from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.events import Event
-from kitlib.metrics.gpu_usage import GpuSample, GpuUse, grouped
+from kitlib.metrics.gpu_usage import GpuSample, GpuUse, combine_by
 from kitlib.metrics.log_format import format_line
-from kitlib.metrics.node_usage import gpus_held
+from kitlib.metrics.node_usage import requested_gpus
 from kitlib.metrics.run_progress import RunProgress
 from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_run
@@ -35,14 +35,14 @@ from kitlib.widgets.watch import Watch, rows_in
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-LINES_SECONDS = 1.0  # log lines are most of the traffic; nobody reads faster
+LINES_SECONDS = 1.0  # log lines are most of the traffic
 EVENTS_SECONDS = 3.0
 GPU_SECONDS = 1.0
 MAX_EVENTS = 6
-MAX_LINES = 60  # what is sent each second
-LONGEST, LONGEST_READ = 240, 4096  # characters that are shown, and from which they come
-REST_SECONDS = 10.0  # for the last lines, after the end
-PODS = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}  # with what is left out
+MAX_LINES = 60  # sent at a time
+LONGEST, LONGEST_READ = 240, 4096  # characters of a line that are shown, and that are formatted
+LAST_LINES_SECONDS = 10.0  # for the last lines after the end
+PODS = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}  # with defaults
 
 
 GpuPods = dict[tuple[str, str], tuple[object, str]]  # rank and node, by namespace and name
@@ -50,28 +50,28 @@ States = Callable[[], Iterator[tuple[Snapshot, Any]]]
 
 
 class LogTail:
-    """The newest lines of all workers by time; the order of one worker's lines never changes."""
+    """The newest lines of all workers by time; lines of one worker keep their order."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int | str, Line]] = []
         self.total: int = 0
 
     def add(self, lines: Iterable[tuple[int | str, Line]]) -> None:
-        """Add lines with their ranks; those of one rank in its order."""
+        """Add lines with their ranks; those of one rank in order."""
         new = [(rank, replace(line, text=line.text[:LONGEST_READ])) for rank, line in lines]
         self.total += len(new)
         self.lines += new
-        self.lines.sort(key=lambda line: time_key(line[1].time))  # stable: equal times stay as they came
+        self.lines.sort(key=lambda line: time_key(line[1].time))  # stable for equal times
         del self.lines[:-MAX_LINES]
 
     def rows(self) -> list[list[object]]:
-        """Format the lines for people: rank, time of day in UTC, and text, cut if it is long."""
+        """Format the lines: rank, time of day in UTC, and text, truncated if it is long."""
         return [[rank, line.time[11:19], _readable(line.text, rank)] for rank, line in self.lines]
 
 
 def _readable(text: str, rank: int | str) -> str:
-    shown = format_line(text, pod=pods.display_name(rank))
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+    formatted = format_line(text, pod=pods.display_name(rank))
+    return formatted if len(formatted) <= LONGEST else f"{formatted[: LONGEST - 1]}…"
 
 
 class WatchedStatus(Protocol):
@@ -82,7 +82,7 @@ class WatchedStatus(Protocol):
 
 
 class WatchedRun(Protocol):
-    """What it shows: a `kitlib.Run`."""
+    """The interface of `kitlib.Run` that its view uses."""
 
     @property
     def name(self) -> str: ...
@@ -97,7 +97,7 @@ class WatchedRun(Protocol):
 
 
 class RunWatch(Watch):
-    """A live view of a run, by the snapshots of its objects; created by :meth:`kitlib.Run.watch`."""
+    """A live view of a run; created by :meth:`kitlib.Run.watch`."""
 
     kind = "run"
 
@@ -108,7 +108,7 @@ class RunWatch(Watch):
         self.ended: float | None = None
         self.training: TrainingMetrics = TrainingMetrics()
         self.progress: RunProgress = RunProgress()
-        self._texts: dict[object, Any] | None = {}  # none once a trainer has logged an event
+        self._texts: dict[object, Any] | None = {}  # None after the first event of a trainer
         self.log_tail: LogTail = LogTail()
         self._gpus = GpuReader(run.kube)
         self._gpu_pods: GpuPods = {}
@@ -117,10 +117,10 @@ class RunWatch(Watch):
         self.pods: list[list[object]] = []
         self.events: list[list[object]] = []
         self.logs: PodLogFollowers = PodLogFollowers(run.kube)
-        self._seen_finished = False
+        self._run_finished = False
         self._asked_events = self._sent_lines = 0.0
 
-    # Following
+    # Follow
 
     def work(self) -> dict[str, Callable[[], None]]:
         return {"pods": self._follow, "gpus": self._follow_gpus, "draw": self._draw}
@@ -132,39 +132,39 @@ class RunWatch(Watch):
                     self.phase, self.status = status.phase, str(status)
                     if snapshot["Pod"] or not status.finished:  # keep showing the pods of a deleted run
                         self.pods = rows_in(PODS, pods.table(snapshot["Pod"].values()))
-                self._gpu_pods = self._with_gpus(snapshot["Pod"].values())
+                self._gpu_pods = self._gpu_pods_of(snapshot["Pod"].values())
                 for pod in snapshot["Pod"].values():
                     key = self._key(pod)
                     if pods.started(pod):
                         self.logs.follow(pod, key)
                 self._ask_events(now=status.finished)
                 if status.finished or self.stopping.is_set():
-                    self._seen_finished = status.finished
+                    self._run_finished = status.finished
                     break
         except KitError as error:
             self.trouble: str = error.what
         self._end_logs()
-        self.over = self._seen_finished or bool(self.trouble)
+        self.over = self._run_finished or bool(self.trouble)
         self.ended = time.time()
         self.stopping.set()
 
-    def _with_gpus(self, running: Iterable[Object]) -> GpuPods:
+    def _gpu_pods_of(self, running: Iterable[Object]) -> GpuPods:
         return {
             (pod["metadata"]["namespace"], pod["metadata"]["name"]): (self._key(pod), pod["spec"]["nodeName"])
             for pod in running
-            if any(gpus_held([pod]).values())
+            if any(requested_gpus([pod]).values())
         }
 
     def _follow_gpus(self) -> None:
-        """Read the GPU usage of the pods, independently of what their programs log."""
+        """Read the GPU usage of the pods, regardless of what their programs log."""
         while not self.stopping.wait(GPU_SECONDS):
             ranks = dict(self._gpu_pods)
             if ranks:
-                self._take_gpus(ranks, self._gpus.read({node for _, node in ranks.values()}))
+                self._update_gpus(ranks, self._gpus.read({node for _, node in ranks.values()}))
 
-    def _take_gpus(self, ranks: GpuPods, read: Mapping[str, list[GpuSample]]) -> None:
+    def _update_gpus(self, ranks: GpuPods, read: Mapping[str, list[GpuSample]]) -> None:
         samples = [sample for samples in read.values() for sample in samples if sample.pod_key in ranks]
-        use = grouped(samples, lambda sample: ranks[sample.pod_key][0])
+        use = combine_by(samples, lambda sample: ranks[sample.pod_key][0])
         with self.lock:
             self._gpu_use = use
 
@@ -176,17 +176,18 @@ class RunWatch(Watch):
             self._asked_events = time.monotonic()
             try:
                 newest = [list(event.values()) for event in self.run.events()][-MAX_EVENTS:]
-            except KitError:  # the pods' watch tells what is wrong with the API
+            except KitError:  # the watch of pods reports it
                 return
             with self.lock:
-                self.events = [  # without their age, which would change
-                    [kind, f"{reason} {about}", words] for _, kind, reason, about, words in reversed(newest)
+                self.events = [  # without their age, which changes
+                    [kind, f"{reason} {about}", message]
+                    for _, kind, reason, about, message in reversed(newest)
                 ]
 
     def _end_logs(self) -> None:
-        """Wait for the last lines of a run that has ended; then stop following its logs."""
-        end = time.monotonic() + REST_SECONDS
-        while self._seen_finished and self.logs.alive() and time.monotonic() < end:
+        """Wait for the last lines of a finished run; then stop following its logs."""
+        deadline = time.monotonic() + LAST_LINES_SECONDS
+        while self._run_finished and self.logs.alive() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.logs.close()
 
@@ -205,13 +206,13 @@ class RunWatch(Watch):
                 self.progress.add(reported)
 
     def _with_gpu(self, event: Event, key: object) -> Event:
-        """Add the pod's GPU usage to a step that does not report it."""
+        """Add the pod's GPU usage to a ``step`` event that does not report it."""
         if event.event != "step" or key not in self._gpu_use or "gpu_percent" in event.fields:
             return event
         return replace(event, fields=event.fields | {"gpu_percent": self._gpu_use[key].percent})
 
     def _losses(self, key: object, line: Line) -> Iterable[Event]:
-        """Read the losses of a program that logs no events; the pods' numbers are the ranks."""
+        """Read the losses of a program that logs no events; the rank is the pod's index."""
         if self._texts is None:
             return []
         number = key if isinstance(key, int) else len(self._texts)
@@ -220,10 +221,10 @@ class RunWatch(Watch):
 
     def catch_up(self) -> None:
         try:
-            ended = self.finished or self.run.status.finished
+            finished = self.finished or self.run.status.finished
         except KitError:
-            ended = True
-        if ended:
+            finished = True
+        if finished:
             self.join()
 
     # Display
@@ -242,7 +243,7 @@ class RunWatch(Watch):
         return view.show(rows_of(frame), **traits)
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the view: title, phase, and figures with their units."""
+        """Facts for the view: title, phase, and values with their units."""
         training, figures = self.training, []
         if training.last_step is not None:
             _, loss = training.first_and_last_loss()
@@ -263,7 +264,6 @@ class RunWatch(Watch):
             "title": self.title,
             "about": f'run "{self.title}" in cluster "{self.run.kube.cluster}"',
             "phase": self.phase,
-            "words": self.status,
             "figures": figures,
             "notes": notes,
             "finished": self.over,
@@ -271,7 +271,7 @@ class RunWatch(Watch):
         }
 
     def _position(self) -> dict[str, Any]:
-        """The run's progress, only for the live view: it changes each second."""
+        """The run's progress, for the live view only, because it changes each second."""
         done, total, unit = self.progress.position
         known = self.progress.began and total
         seconds = (self.ended or time.time()) - self.began
@@ -282,24 +282,23 @@ class RunWatch(Watch):
 
     def _tables(self) -> dict[str, Table]:
         latest = [
-            [self.training.replica(rank), step, *map(_shown, values)]
+            [self.training.replica(rank), step, *map(_format, values)]
             for rank, step, *values in self.training.latest()
         ]
         epochs = [
-            [number, _shown(epoch.mean_loss), _shown(sum(epoch.rate.values()) or math.nan), epoch.accuracy]
+            [number, _format(epoch.mean_loss), _format(sum(epoch.rate.values()) or math.nan), epoch.accuracy]
             for number, epoch in sorted(self.training.epochs.items())
         ]
+        epoch_columns = ("epoch", "mean loss", "images/s", "accuracy")
         return {
             "pods": Table(tuple(PODS), self.pods, empty="no pods yet"),
             "events": Table(("type", "what", "message"), self.events, empty="no events"),
             "latest": Table(("rank", "step", "loss", "smoothed", "images/s"), latest, empty="no steps yet"),
-            "epochs": Table(
-                ("epoch", "mean loss", "images/s", "accuracy"), epochs, empty="no epoch has ended"
-            ),
+            "epochs": Table(epoch_columns, epochs, empty="no epoch has ended"),
         }
 
     def summary(self) -> str:
-        """Describe the run in a sentence."""
+        """Describe the run in one line."""
         figures = ", ".join(f"{name} {value}" for name, value in self.facts()["figures"])
         return f"Run {self.title}: {self.status or self.phase}" + (f"; {figures}" if figures else "")
 
@@ -321,17 +320,13 @@ class RunWatch(Watch):
 
 
 def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
-    """Flatten a frame into rows for the browser: name, rank, values; the steps first."""
-    rows = [
-        ("step", 0, frame.steps),
-        ("smooth", 0, frame.smooth),
-        ("rate", 0, frame.rate),
-        ("world", 0, frame.world),
-    ]
+    """Convert a frame to rows for the browser: name, rank, values; the steps first."""
+    series = {"step": frame.steps, "smooth": frame.smooth, "rate": frame.rate, "world": frame.world}
+    rows = [(name, 0, values) for name, values in series.items()]
     rows += [("validation", 0, frame.validation)] if np.isfinite(frame.validation).any() else []
     rows += [("loss", rank, values) for rank, values in zip(frame.ranks, frame.loss, strict=True)]
     return rows + [("gpu", rank, values) for rank, values in zip(frame.ranks, frame.gpu, strict=False)]
 
 
-def _shown(value: float) -> str:
+def _format(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,7 +1,6 @@
-"""Watches: objects that follow something in threads of their own, and show it as text, a picture, or live.
+"""Watches: objects that follow something in background threads, and show it as text, a picture, or live.
 
-The kernel stays free meanwhile. `run_view`, `cluster_view`, `placement` and `dashboard` say what is followed
-and how it looks; `display` shows a watch in a notebook.
+`run_view`, `cluster_view`, `placement` and `dashboard` implement them; `display` shows a watch in a notebook.
 """
 
 import threading
@@ -27,30 +26,30 @@ if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
 UPDATE_SECONDS = 0.25  # four updates a second at most
-BYTES_PER_SECOND = 32_000  # of what is drawn: larger frames come less often
-STILL_SECONDS = 1.0  # while nothing changes, for what was held back
-CLOSED_SECONDS = 10.0  # a page that is loaded again opens its views anew within this time
+BYTES_PER_SECOND = 32_000  # to the browser: larger frames are sent less often
+IDLE_SECONDS = 1.0  # between updates while nothing changes
+CLOSED_SECONDS = 10.0  # a reloaded page opens its views again within this time
 END_SECONDS = 10.0
 
 
 class Watch(AbstractContextManager["Watch"], ABC):
-    """Something that is followed until it ends, is stopped, or has no viewer any more.
+    """A watch, which follows something until that ends, it is stopped, or its last view is closed.
 
-    As a context manager it is stopped at the end.
+    It is a context manager that stops it.
     """
 
     kind = "run"
-    is_live = True  # whether there is a widget where a front end shows it; else its picture follows each cell
-    over: bool = False  # whether what is followed has come to its end, so that there is nothing to go on with
+    is_live = True  # whether it has a widget for front ends; otherwise its picture is updated after each cell
+    over: bool = False  # whether what it follows has ended, so that it cannot be restarted
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.trouble: str = ""
-        self.lock = threading.RLock()  # of what is followed: drawn by one thread, shown by another
+        self.lock = threading.RLock()  # of the state: one thread draws it, another displays it
         self.stopping: threading.Event = threading.Event()
         self._ended = threading.Event()
         self._stopped = False  # by `stop`, and not because no view is open
-        self._then: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._working = 0
         self._view: LiveView | None = None
@@ -60,7 +59,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
     # Life cycle
 
     def start(self) -> Self:
-        """Start, or go on after a stop; one that runs or has seen the end stays as it is."""
+        """Start, or restart after a stop; does nothing if it is running, or what it follows has ended."""
         self._stopped = False
         if self.stopping.is_set():
             self.join()
@@ -79,7 +78,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
         return self
 
     def stop(self) -> None:
-        """Stop until `start`, also where it is displayed again; join the threads. May be called twice."""
+        """Stop until `start`, even if it is displayed again, and join the threads; idempotent."""
         self._stopped = True
         self.stopping.set()
         self.join()
@@ -90,11 +89,11 @@ class Watch(AbstractContextManager["Watch"], ABC):
             self.start()
 
     def join(self, timeout: float = END_SECONDS) -> None:
-        """Wait until it has ended by itself, for so many seconds at most."""
-        end = time.monotonic() + timeout
+        """Wait up to ``timeout`` seconds until it has ended by itself."""
+        deadline = time.monotonic() + timeout
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(max(0.0, end - time.monotonic()))
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     @property
     def finished(self) -> bool:
@@ -102,8 +101,8 @@ class Watch(AbstractContextManager["Watch"], ABC):
         return self._ended.is_set()
 
     def when_finished(self, call: Callable[[], None]) -> None:
-        """Call this, from one of its threads, when it has ended."""
-        self._then.append(call)
+        """Call a function, from one of its threads, when it has ended."""
+        self._callbacks.append(call)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -115,26 +114,26 @@ class Watch(AbstractContextManager["Watch"], ABC):
             if last:
                 self._threads = []
                 self._ended.set()
-                for call in self._then:
+                for call in self._callbacks:
                     call()
 
-    # What a subclass says
+    # Subclasses
 
     @abstractmethod
     def work(self) -> dict[str, Callable[[], None]]:
-        """Functions for its threads, by name; each returns when `stopping` is set."""
+        """Return the functions of its threads, by name; each returns when `stopping` is set."""
 
     @abstractmethod
     def push(self, view: "LiveView") -> int:
-        """Update the widget; returns the approximate number of bytes sent."""
+        """Update the widget; return the approximate number of bytes sent."""
 
     @abstractmethod
     def picture(self) -> Picture:
-        """Plot the present state."""
+        """Plot the current state."""
 
     @abstractmethod
     def table(self) -> Table:
-        """Tabulate the present state."""
+        """Tabulate the current state."""
 
     def static_view(self) -> list[dict[str, str]]:
         """MIME bundles for a front end without widgets: picture, then table."""
@@ -143,20 +142,20 @@ class Watch(AbstractContextManager["Watch"], ABC):
 
     @abstractmethod
     def state(self) -> object:
-        """A value that changes when the picture would."""
+        """Return a value that changes whenever the picture does."""
 
     def catch_up(self) -> None:
-        """Wait a moment for the end, if what is followed has ended already."""
+        """If what it follows has ended, wait until the watch has ended."""
 
     def collect(self) -> None:
-        """Take in the log lines that have arrived."""
+        """Process the log lines that have arrived."""
 
     # Display
 
     def view(self) -> "LiveView":
-        """The live view, created when it is first asked for."""
+        """The live view, created on first use."""
         if self._view is None:
-            from kitlib.widgets.widget import LiveView  # ipywidgets takes a while, and not all have a browser
+            from kitlib.widgets.widget import LiveView  # slow to import, and only used with a browser
 
             self._view = LiveView(kind=self.kind)
             self._view.on_msg(self._on_view)
@@ -164,31 +163,31 @@ class Watch(AbstractContextManager["Watch"], ABC):
         return self._view
 
     def widget(self) -> "Widget":
-        """The widget for a front end: the live view, and perhaps more around it."""
+        """The widget for a front end: the live view, possibly with controls."""
         return self.view()
 
     def _ipython_display_(self) -> None:
         if not in_notebook():
-            print(repr(self))  # a terminal asked to see it
+            print(repr(self))
             return
         self._resume()
         NotebookDisplay(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture as PNG, SVG or PDF, by the path's suffix."""
+        """Save the picture as PNG, SVG or PDF, by the path's suffix."""
         return self.picture().save(path)
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _draw(self) -> None:
-        """Update the widget until the end, slower where there is much to send."""
+        """Update the widget until the end, less often if there is much to send."""
         pause, drawn, due = UPDATE_SECONDS, None, 0.0
         while not self.stopping.wait(pause):
             self.collect()
             pause, state = UPDATE_SECONDS, self.state()
             if self._view is not None and (state != drawn or time.monotonic() > due):
-                drawn, due = state, time.monotonic() + STILL_SECONDS
+                drawn, due = state, time.monotonic() + IDLE_SECONDS
                 pause = max(UPDATE_SECONDS, self.push(self._view) / BYTES_PER_SECOND)
             closed = self._closed_since
             if closed is not None and time.monotonic() - closed > CLOSED_SECONDS:
@@ -198,11 +197,11 @@ class Watch(AbstractContextManager["Watch"], ABC):
             self.push(self._view)
 
     def _on_view(self, _widget: object, content: dict[str, object], _buffers: object) -> None:
-        """Count the open views; a closed one may come again."""
+        """Count the open views; a closed one may be opened again."""
         if content.get("event") == "opened":
             self._open_views.add(str(content.get("view")))
             self._closed_since = None
-            if self._view is not None:  # a page that was loaded again may have missed the last changes
+            if self._view is not None:  # a reloaded page may have missed the last changes
                 self._view.send_state()
             self._resume()
         elif content.get("event") == "closed":
@@ -212,7 +211,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
 
 
 class ObjectWatch(Watch):
-    """A watch of a cluster's objects: one thread follows them, another draws."""
+    """A watch of a cluster's objects: one thread watches them, another draws."""
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube.cluster)
@@ -227,18 +226,18 @@ class ObjectWatch(Watch):
 
     @abstractmethod
     def specs(self) -> Sequence[WatchSpec]:
-        """The objects to follow."""
+        """The objects to watch."""
 
     @abstractmethod
-    def see(self, snapshot: Snapshot, *, last: bool) -> None:
-        """Take in a snapshot of the objects; after the last one it ends."""
+    def update(self, snapshot: Snapshot, *, last: bool) -> None:
+        """Process a snapshot of the objects; ``last`` is True for the final one."""
 
     def _follow(self) -> None:
         self.ended = None
         try:
             for snapshot in watch_objects(self.kube, *self.specs()):
                 last = self.stopping.is_set() or time.monotonic() > self.until
-                self.see(snapshot, last=last)
+                self.update(snapshot, last=last)
                 if last:
                     break
         except KitError as error:
@@ -250,5 +249,5 @@ class ObjectWatch(Watch):
 
 
 def rows_in(columns: Mapping[str, object], rows: Iterable[Mapping[str, object]]) -> list[list[object]]:
-    """Cut rows to some columns; each column has a value for rows that leave it empty."""
-    return [[row.get(column) or empty for column, empty in columns.items()] for row in rows]
+    """Select columns of rows; ``columns`` has the default of each for empty cells."""
+    return [[row.get(column) or default for column, default in columns.items()] for row in rows]

@@ -1,7 +1,7 @@
-"""The widget in the browser: one anywidget model for all live views, whose whole state is in its traits.
+"""The browser's widget: one anywidget model for all live views, with all state in its traits.
 
-The front end is JavaScript without a build step: `static/*.js` behind uPlot (MIT), sent as one text, so
-nothing is fetched from anywhere.
+The front end is JavaScript without a build step: uPlot (MIT) and `static/*.js`, sent as one text, so that the
+browser downloads nothing.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ STYLES = ("uPlot.min.css", "view.css")
 
 @cache
 def bundle(names: tuple[str, ...]) -> str:
-    """Join files of the front end."""
+    """Concatenate files of the front end."""
     return "\n".join((STATIC / name).read_text(encoding="utf-8") for name in names)
 
 
@@ -46,12 +46,12 @@ class LiveView(anywidget.AnyWidget):
 
     Attributes:
         kind: ``run``, ``cluster``, ``timeline`` or ``workshop``.
-        frame: Curves, row after row of float32, little-endian.
+        frame: Curves: rows of little-endian float32.
         layout_of_frame: The rows of the frame: ``{"rows": [[name, number], …], "columns": 120}``.
-        facts: Title, phase, and figures.
+        facts: Title, phase, and values.
         tables: By name, each ``{"columns": […], "rows": [[…], …], "empty": "no pods yet"}``.
         lines: The end of the merged log: rank, time, text.
-        summary: The view in a sentence, for screen readers.
+        summary: One line for screen readers.
     """
 
     _esm = bundle(SCRIPTS)
@@ -73,7 +73,7 @@ class LiveView(anywidget.AnyWidget):
         tables: Mapping[str, Table],
         **traits: object,
     ) -> int:
-        """Send what has changed in one message; returns the approximate number of bytes."""
+        """Send all changes in one message; return the approximate number of bytes."""
         traits["tables"] = {
             name: {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "empty": table.empty}
             for name, table in tables.items()

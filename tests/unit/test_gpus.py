@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kitlib.errors import Rejected
-from kitlib.metrics.gpu_usage import grouped, read_gpus, together
+from kitlib.metrics.gpu_usage import combine, combine_by, read_gpus
 from kitlib.widgets.gpu_reader import GpuReader
 from localkube.config import ClusterSpec, gpu_labels
 from localkube.errors import LocalClusterError
@@ -179,13 +179,13 @@ def test_what_a_kubelet_writes_is_read_and_a_shared_gpu_counts_once():
         ("GPU-0", "b"),
         ("GPU-1", ""),
     ]
-    assert str(together(samples)) == "50 %, 1.0 of 4.0 GiB"
-    assert {pod: use.percent for pod, use in grouped(samples, lambda sample: sample.pod).items()} == {
+    assert str(combine(samples)) == "50 %, 1.0 of 4.0 GiB"
+    assert {pod: use.percent for pod, use in combine_by(samples, lambda sample: sample.pod).items()} == {
         "a": 80,
         "b": 80,
         "": 20,
     }
-    assert together([]) is None
+    assert combine([]) is None
 
 
 class Nvml:

@@ -196,7 +196,7 @@ def test_training_and_validation_of_one_log_are_two_curves():
     training = TrainingMetrics(events)
     assert list(training.frame().loss[0]) == [1.0, 0.5, 0.333]
     assert training.validation_losses() == [(0, 9.0), (1, 10.0), (2, 11.0)]
-    assert "of the validation 9 and 11" in repr(plot_loss(events, title="own"))
+    assert "validation loss 9 and 11" in repr(plot_loss(events, title="own"))
 
 
 @pytest.mark.parametrize(

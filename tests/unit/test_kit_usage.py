@@ -30,4 +30,4 @@ def test_a_pod_has_the_sum_of_its_containers_and_the_busiest_comes_first():
 
 
 def test_no_figures_are_said_to_be_none():
-    assert "no pod has figures yet" in repr(pod_usage([]))
+    assert "no metrics yet" in repr(pod_usage([]))
