@@ -35,7 +35,8 @@ def racks(state_home):
         cluster.kubectl("delete jobs --all")
         cluster.kubectl(f"delete {kinds} --all --timeout=60s")
         assert not len(kit.uninstall("kueue", cluster=cluster))
-        assert "kueue" not in cluster.kubectl("get customresourcedefinitions,namespaces,apiservices -o name")
+        assert "kueue" not in cluster.kubectl("get customresourcedefinitions,namespaces -o name")
+        assert "visibility.kueue" not in cluster.kubectl("get apiservices -o name")
 
 
 def places(cluster, job, label):
