@@ -2,14 +2,16 @@
 
 import pytest
 
+from ..rows import slow
 from .clusters import Pods, eventually, pod, running_cluster, state_home
 
 SEEN = "nvidia-smi -L; nvidia-smi -q -x; echo $NVIDIA_VISIBLE_DEVICES $SIMULATED_MS_PER_IMAGE"
 TORCH = "python -c 'import torch; print(torch.cuda.is_available())'"
+MODES = ["namespaces", "plain"]
 CLASS = {"gpu": None, "mig": "device.attributes['gpu.nvidia.com'].profile == '3g.40gb'"}
 
 
-@pytest.fixture(scope="module", params=["namespaces", "plain"])
+@pytest.fixture(scope="module")
 def lab(request):
     shape = ("--nodes", "1", "--mode", request.param, "--gpus", "H100,nvlink=node,pace=2")
     with (
@@ -35,6 +37,7 @@ def asking(way, script="exec sleep 600"):
     return pod(script, main={"resources": {"claims": [{"name": "mine"}]}}, resourceClaims=claims)
 
 
+@pytest.mark.parametrize("lab", MODES, indirect=True)
 @pytest.mark.parametrize(
     ("way", "words", "uuid", "pace"),
     [
@@ -44,12 +47,17 @@ def asking(way, script="exec sleep 600"):
     ],
 )
 def test_a_container_sees_its_device_as_programs_look_for_it(lab, way, words, uuid, pace):
-    *listing, variables, torch = lab[1].output(asking(way, f"{SEEN}; {TORCH}")).splitlines()
+    *listing, variables = lab[1].output(asking(way, SEEN)).splitlines()
     assert [word for word in words if word not in "\n".join(listing)] == []
     assert variables.startswith(uuid) and variables.endswith(f" {pace}")
-    assert torch == "False"
 
 
+@pytest.mark.parametrize("lab", MODES[:1], indirect=True)
+def test_torch_finds_no_cuda_device_where_a_gpu_is_declared(lab):
+    assert lab[1].output(asking("number", TORCH)) == "False\n"
+
+
+@pytest.mark.parametrize("lab", [MODES[0], *slow(*MODES[1:])], indirect=True)
 @pytest.mark.parametrize("way", ["number", "gpu", "mig"])
 def test_a_device_is_given_once_however_it_is_asked_for_and_held_over_a_kubelets_restart(lab, way):
     cluster, pods = lab

@@ -47,22 +47,32 @@ def test_a_program_finds_torch_imported(pair):
     assert forked.stdout == "True\n"
 
 
+STARTS = [
+    ["python", "interpreter.py", "--flag", "value"],
+    ["python3", "-u", str(PROGRAMS / "interpreter.py")],
+    ["python", "-B", "-m", "interpreter", "x"],
+    [PYTHON, "-u", "-c", (PROGRAMS / "interpreter.py").read_text(), "x"],
+]
+VARIABLES = [
+    {},
+    {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "/usr/lib::lib"},
+    {"PYTHONIOENCODING": "Latin-1:replace", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.utf8"},
+    {"PYTHONIOENCODING": ":ignore", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"},
+]
+
+
 @pytest.mark.parametrize(
-    "argv",
+    ("argv", "more"),
     [
-        ["python", "interpreter.py", "--flag", "value"],
-        ["python3", "-u", str(PROGRAMS / "interpreter.py")],
-        ["python", "-B", "-m", "interpreter", "x"],
-        [PYTHON, "-u", "-c", (PROGRAMS / "interpreter.py").read_text(), "x"],
-    ],
-)
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "/usr/lib::lib"},
-        {"PYTHONIOENCODING": "Latin-1:replace", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.utf8"},
-        {"PYTHONIOENCODING": ":ignore", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"},
+        *zip(STARTS, VARIABLES, strict=True),
+        *slow(
+            *(
+                (argv, more)
+                for argv in STARTS
+                for more in VARIABLES
+                if STARTS.index(argv) != VARIABLES.index(more)
+            )
+        ),
     ],
 )
 def test_a_program_sees_the_same_interpreter(pair, argv, more):
@@ -76,53 +86,62 @@ def test_a_program_sees_the_same_interpreter(pair, argv, more):
     assert forked == cold
 
 
+ENDS = [
+    "import sys; sys.exit()",
+    "import sys; sys.exit(3)",
+    "import sys; sys.exit('a reason')",
+    "import sys; sys.exit([1, 2])",
+    "raise SystemExit(300)",
+    "raise SystemExit(-1)",
+    "exit(True)",
+    "import os; os._exit(9)",
+    "import os; print('lost'); os._exit(0)",
+    "import os; os.kill(os.getpid(), 9)",
+    "import os; os.abort()",
+    "print('before'); raise KeyboardInterrupt",
+    "raise KeyError('x') from ValueError('y')",
+    "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
+    "try:\n 1/0\nexcept ZeroDivisionError:\n raise ValueError",
+    "this is no Python",
+    "import sys; sys.excepthook = lambda *error: print('hook', error[0], error[2].tb_frame)\n1/0",
+    "import sys; sys.excepthook = lambda *error: sys.exit(5)\n1/0",
+    "import sys; sys.unraisablehook = print\n1/0",
+    "import warnings; warnings.warn('to whom', stacklevel=2); warnings.warn('it concerns')",
+    "import logging; logging.warning('where'); logging.info('hidden')",
+    "import sys; sys.stdout.write('no newline')",
+    "import sys; sys.stderr.write('no newline')",
+    "import sys; sys.stdout.close()",
+    "import sys; sys.stdout = None",
+    "import ctypes; ctypes.CDLL(None).printf(b'from C\\n'); print('from Python')",
+    "print('ünïcödé \\N{snowman} \\udcff')",
+    "import asyncio; asyncio.run(asyncio.sleep(0)); print(asyncio.get_event_loop_policy())",
+    "import threading; threading.Thread(target=lambda: 1/0).start()",
+    "import gc; a = []; a.append(a); del a; print(gc.collect() > 0)",
+    "import dataclasses as d, typing\n@d.dataclass\nclass A:\n x: int\nprint(typing.get_type_hints(A))",
+    "x: int = 1\nprint(__annotations__)",
+    "import os; os.environ['X'] = 'y'; os.system('echo $X'); print(os.popen('echo $PATH').read())",
+    "import os; os.close(1); os.write(2, b'closed')",
+    "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, 'latin-1'); print('é')",
+    "print(input())",
+    "import os; print(os.getpgrp() == os.getsid(0), os.ttyname(0))",
+]
+
+
+def start_of(way, code):
+    return {0: ["python", "program.py"], 1: ["python", "-m", "program"], 2: ["python", "-u", "-c", code]}[way]
+
+
 @pytest.mark.parametrize(
-    "code",
+    ("way", "code"),
     [
-        "import sys; sys.exit()",
-        "import sys; sys.exit(3)",
-        "import sys; sys.exit('a reason')",
-        "import sys; sys.exit([1, 2])",
-        "raise SystemExit(300)",
-        "raise SystemExit(-1)",
-        "exit(True)",
-        "import os; os._exit(9)",
-        "import os; print('lost'); os._exit(0)",
-        "import os; os.kill(os.getpid(), 9)",
-        "import os; os.abort()",
-        "print('before'); raise KeyboardInterrupt",
-        "raise KeyError('x') from ValueError('y')",
-        "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
-        "try:\n 1/0\nexcept ZeroDivisionError:\n raise ValueError",
-        "this is no Python",
-        "import sys; sys.excepthook = lambda *error: print('hook', error[0], error[2].tb_frame)\n1/0",
-        "import sys; sys.excepthook = lambda *error: sys.exit(5)\n1/0",
-        "import sys; sys.unraisablehook = print\n1/0",
-        "import warnings; warnings.warn('to whom', stacklevel=2); warnings.warn('it concerns')",
-        "import logging; logging.warning('where'); logging.info('hidden')",
-        "import sys; sys.stdout.write('no newline')",
-        "import sys; sys.stderr.write('no newline')",
-        "import sys; sys.stdout.close()",
-        "import sys; sys.stdout = None",
-        "import ctypes; ctypes.CDLL(None).printf(b'from C\\n'); print('from Python')",
-        "print('ünïcödé \\N{snowman} \\udcff')",
-        "import asyncio; asyncio.run(asyncio.sleep(0)); print(asyncio.get_event_loop_policy())",
-        "import threading; threading.Thread(target=lambda: 1/0).start()",
-        "import gc; a = []; a.append(a); del a; print(gc.collect() > 0)",
-        "import dataclasses as d, typing\n@d.dataclass\nclass A:\n x: int\nprint(typing.get_type_hints(A))",
-        "x: int = 1\nprint(__annotations__)",
-        "import os; os.environ['X'] = 'y'; os.system('echo $X'); print(os.popen('echo $PATH').read())",
-        "import os; os.close(1); os.write(2, b'closed')",
-        "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, 'latin-1'); print('é')",
-        "print(input())",
-        "import os; print(os.getpgrp() == os.getsid(0), os.ttyname(0))",
+        *((number % 3, code) for number, code in enumerate(ENDS)),
+        *slow(*((way, code) for number, code in enumerate(ENDS) for way in range(3) if way != number % 3)),
     ],
 )
-def test_a_program_ends_the_same_way(light, code, tmp_path):
+def test_a_program_ends_the_same_way(light, way, code, tmp_path):
+    """Each in one of three ways to start it; the slow tests have the others."""
     (tmp_path / "program.py").write_text(code)
-    same(light.both(["python", "program.py"], cwd=tmp_path))
-    same(light.both(["python", "-m", "program"], cwd=tmp_path))
-    same(light.both(["python", "-u", "-c", code], cwd=tmp_path))
+    same(light.both(start_of(way, code), cwd=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +169,7 @@ def test_threads_callbacks_and_objects_end_in_order(light, code):
     assert same(light.both(["python", "endings.py", code], cwd=PROGRAMS)).code == int(code)
 
 
-@pytest.mark.parametrize(("words", "code"), [([], 0), (["exit"], 3)])
+@pytest.mark.parametrize(("words", "code"), [([], 0), *slow((["exit"], 3))])
 def test_a_rank_that_ends_while_gloos_threads_drop_its_tensors_ends_well(pair, words, code):
     # A new interpreter aborts in one of some twelve: C++ cannot unwind what ends a thread at that moment.
     command = ["python", "last_collective.py", "16", *words]
@@ -162,8 +181,8 @@ def test_a_rank_that_ends_while_gloos_threads_drop_its_tensors_ends_well(pair, w
     ("end", "code"),
     [
         ("sys.exit(3)", 3),
-        ("os.close(1)", 120),
         *slow(
+            ("os.close(1)", 120),
             ("", 0),
             ("raise KeyError('x')", 1),
             ("raise KeyboardInterrupt", -signal.SIGINT),

@@ -36,8 +36,11 @@ def events(outcome: Outcome) -> list[dict]:
 @pytest.mark.parametrize(
     "start",
     [
-        ["torchrun", "--nproc-per-node=2"],
-        *slow(["python"], ["python", "-m", "torch.distributed.run", "--nproc-per-node=2"]),
+        ["python"],
+        *slow(
+            ["torchrun", "--nproc-per-node=2"],
+            ["python", "-m", "torch.distributed.run", "--nproc-per-node=2"],
+        ),
     ],
 )
 def test_a_trainer_reports_the_same(pair, start, tmp_path):
@@ -57,7 +60,7 @@ def forking(pair: Pair, argv: list[str], *, cwd: Path, **env: str) -> Process:
     return pair.cold(command, env=pair.environment(PYTHONPATH=str(REPOSITORY), **env), cwd=cwd)
 
 
-@pytest.mark.parametrize("start", [["python"], ["python", "-m"], *slow(torchrun())], ids=" ".join)
+@pytest.mark.parametrize("start", [["python"], *slow(["python", "-m"], torchrun())], ids=" ".join)
 def test_variables_that_a_program_sets_before_it_imports_torch_have_their_effect(pair, start):
     program = "early_variables" if start[-1] == "-m" else "early_variables.py"
     cold, forked = pair.both([*start, program], cwd=PROGRAMS)
