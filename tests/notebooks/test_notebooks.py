@@ -32,7 +32,7 @@ LAST = "13_clean_up"  # deletes the cluster
 QUICK = ("00", "20")  # the others take half a minute or more, and `make run` executes them, too
 CLUSTER = "trainyard"  # the name in the notebooks; the state folder is the tests' own
 MIN_ACCURACY = {"05_indexed_job": 0.97}
-SOME = ["01_create_a_cluster", LAST]
+SOME = [LAST]
 ONE, LIMIT = 1200, 3000  # seconds, for one notebook and for all of them on a busy machine
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(LIMIT + 300)]
@@ -163,6 +163,7 @@ def test_nbval_passes_cleaning_up_where_nothing_was_made_before(cluster_of_the_n
     check_nbval(nbval(LAST))
 
 
+@pytest.mark.slow
 def test_papermill_passes_a_notebook_where_pods_are_plain_processes(runner, finish, monkeypatch):
     monkeypatch.setenv("TRAINYARD_MODE", "plain")
     done = finish(runner("--cluster", "plain", "01"), timeout=ONE)
