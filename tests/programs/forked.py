@@ -14,16 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "torch._dynamo",  # the first optimizer imports it, which takes as long as torch itself
-        "torch.distributed.checkpoint",
-        "torch.distributed.fsdp",
-        "torch.distributed.pipelining",
-        "grpc",
-        "numpy",
-    ]
-)
+# The first optimizer imports torch._dynamo, which takes as long as torch itself.
+PARTS = ("_dynamo", "distributed.checkpoint", "distributed.fsdp", "distributed.pipelining")
+CONTEXT.set_forkserver_preload([*(f"torch.{part}" for part in PARTS), "grpc", "numpy"])
 
 
 def end_with_parent() -> None:
