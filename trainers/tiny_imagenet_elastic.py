@@ -310,7 +310,6 @@ def main(argv: list[str] | None = None) -> None:
     settings = parse_settings(argv)
     device = elastic.choose_device()
     torch.manual_seed(settings.seed)
-
     about = describe(settings.data_dir)
     data = [part.to(device) for part in read_folders(settings.data_dir, train=True, limit=settings.limit)]
     test = [

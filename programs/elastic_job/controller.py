@@ -10,9 +10,8 @@ surplus ones deleted, whichever change was seen or missed.
 
 A disrupted worker (preempted, evicted, deleted, or on a lost node) is always recreated, and stays pending
 while there is no room; one that was killed by a signal is recreated until ``backoffLimit``; an error of the
-program fails the job. The communication between workers is in ``trainers/elastic.py``.
-
-Workers meet at the etcd that the job names, or at its own, as torch's rendezvous supports no passwords.
+program fails the job. Workers meet at the etcd that the job names, or at its own, as torch's rendezvous
+supports no passwords; ``trainers/elastic.py`` has the rest of their communication.
 """
 
 import logging
@@ -37,9 +36,8 @@ INDEX, JOB = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-n
 RENDEZVOUS = f"{GROUP}/rendezvous-of"  # label of the etcd's pod
 ETCD, ETCD_PORT = Path(__file__).with_name("etcd.yaml"), 2379
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-SECONDS, CONNECTIONS = 30, 16
+SECONDS, RETRY_SECONDS, CONNECTIONS = 30, 5, 16
 RETRYABLE = 128  # exit codes from here on mean that a signal ended the process
-RETRY_SECONDS = 5
 MAX_AT_ONCE = 100  # workers created in one reconciliation; the first of them triggers the next
 OVERDUE_SECONDS = 5  # after its grace period a remaining pod is on an unreachable node
 ENDS = ("Succeeded", "Failed")
@@ -408,11 +406,8 @@ def compute_phase(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: d
     if running:
         return "Running", f"{running} of {replicas} workers are running"
     ran = any(condition["type"] == "Running" for condition in status.get("conditions", []))
-    return (
-        ("Restarting", f"none of {replicas} workers is running")
-        if ran
-        else ("Created", "its workers are being created")
-    )
+    created = ("Created", "its workers are being created")
+    return ("Restarting", f"none of {replicas} workers is running") if ran else created
 
 
 def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> dict[str, Any]:
@@ -492,9 +487,8 @@ def request(
     if response.status in (404, 409):
         return None
     if response.status >= 400:
-        raise RequestRejected(
-            response.json().get("message") if response.data[:1] == b"{" else response.reason
-        )
+        is_json = response.data[:1] == b"{"
+        raise RequestRejected(response.json().get("message") if is_json else response.reason)
     return response.json()
 
 
