@@ -26,12 +26,7 @@ _clients: dict[tuple[str, str, str], object] = {}  # it takes a second to make t
 
 
 class EksProcesses:
-    """A user whose processes may die; the present one counts its requests.
-
-    Args:
-        aws: The cloud.
-        patch: ``monkeypatch.setattr``.
-    """
+    """A user whose processes may die; the present one counts its requests."""
 
     def __init__(self, aws: FakeAws, patch: Callable) -> None:
         self.aws, self.cloud, self.life = aws, aws, ProcessLife()

@@ -33,12 +33,7 @@ def described(name: str = NAME) -> types.Cluster:
 
 
 class GkeProcesses:
-    """A user whose processes may die; the present one counts its requests.
-
-    Args:
-        google: The cloud.
-        patch: ``monkeypatch.setattr``.
-    """
+    """A user whose processes may die; the present one counts its requests."""
 
     def __init__(self, google: FakeGoogle, patch: Callable) -> None:
         self.google, self.cloud, self.life = google, google, ProcessLife()

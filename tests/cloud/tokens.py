@@ -29,12 +29,7 @@ class BadToken(Exception):
 
 
 def review(body: bytes, authenticate: Callable[[str], User]) -> bytes:
-    """Answer a TokenReview.
-
-    Args:
-        body: What the API server sent, authentication.k8s.io/v1.
-        authenticate: Returns whose a token is, or raises `BadToken`.
-    """
+    """Answer a TokenReview; ``authenticate`` returns the user of a token, or raises `BadToken`."""
     token_review = json.loads(body)
     try:
         user = authenticate(token_review["spec"]["token"])

@@ -83,12 +83,7 @@ class Account:
 
 
 def prepare(account: Account, *, mirror: str) -> None:
-    """Fill the account's folders: the control plane's programs, and the registry that mirrors the suite's.
-
-    Args:
-        account: Whose.
-        mirror: Address of the registry.
-    """
+    """Fill the account's folders: the control plane's programs, and the registry that mirrors the suite's."""
     account.home.chmod(0o755)
     hosts = account.home / "config" / "trainyard" / "certs.d" / "registry.k8s.io" / "hosts.toml"
     hosts.parent.mkdir(parents=True)

@@ -21,13 +21,7 @@ from .node import ADDRESS, LISTEN
 
 @contextlib.contextmanager
 def running(plane: BareControlPlane, *, volumes: Path, metrics: bool = True) -> Iterator[None]:
-    """Run them in a thread.
-
-    Args:
-        plane: The control plane.
-        volumes: Where the directories of PersistentVolumes are.
-        metrics: Whether there is a metrics-server.
-    """
+    """Run them in a thread; the directories of PersistentVolumes are in ``volumes``."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(_serve(plane, volumes, metrics))
     thread = threading.Thread(target=_run, args=(loop, task), name="services")

@@ -92,12 +92,7 @@ class RunningCluster:
         return localkube(verb, self.name, *arguments, home=self.home, preexec_fn=self.enter)
 
     def kubectl(self, *arguments: str, stdin: Any = None) -> str:
-        """Run kubectl and return what it prints.
-
-        Args:
-            arguments: Its words.
-            stdin: An object to give it as JSON.
-        """
+        """Run kubectl, with an object for its stdin as JSON, and return its output."""
         done = subprocess.run(
             self.kubectl_command(*arguments),
             input=None if stdin is None else json.dumps(stdin),

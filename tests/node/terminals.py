@@ -16,14 +16,7 @@ from .restrictions import Enter
 
 
 class Terminal:
-    """Run a command on a new terminal; a context manager that kills it at the end.
-
-    Args:
-        command: With its arguments.
-        columns: The terminal's width.
-        rows: Its height.
-        enter: How it becomes another user's.
-    """
+    """Run a command on a new terminal; a context manager that kills it at the end."""
 
     def __init__(
         self, command: list[str], *, columns: int = 80, rows: int = 24, enter: Enter | None = None

@@ -103,13 +103,7 @@ def _launch(arguments: list[str], log: str) -> None:
 
 
 class ElasticRun:
-    """A store, and workers that a test starts, kills, stops and tells to leave.
-
-    Args:
-        folder: Where output, checkpoints and the store's data lie.
-        backend: c10d or etcd.
-        etcd: The program, for etcd.
-    """
+    """A store, and workers that a test starts, kills, stops and tells to leave."""
 
     def __init__(self, folder: Path, *, backend: str = "c10d", etcd: Path | None = None) -> None:
         self.folder, self.backend, self._etcd = folder, backend, etcd

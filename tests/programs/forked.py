@@ -32,14 +32,7 @@ def run_as_main(path: str, arguments: list[str]) -> None:
 
 
 class Program:
-    """A running program; as of ``subprocess.Popen``, its `stdout`, `communicate`, `kill` and `returncode`.
-
-    Args:
-        path: The file of Python.
-        arguments: Of its command line.
-        environment: All its variables.
-        errors: The file for what it writes to stderr; this process's own by default.
-    """
+    """A running program with `stdout`, `communicate`, `kill` and `returncode` of ``subprocess.Popen``."""
 
     def __init__(
         self, path: Path, *arguments: str, environment: Mapping[str, str], errors: Path | None = None

@@ -36,12 +36,7 @@ def sources_for(content: bytes) -> str:
 
 
 class Program:
-    """The program, in a folder where its sources are the small archive's.
-
-    Args:
-        folder: For its copy, and for the volume.
-        content: The archive.
-    """
+    """The program, in a folder where its sources are those of the small archive."""
 
     def __init__(self, folder: Path, content: bytes) -> None:
         self.code, self.root = folder / "code", folder / "volume"

@@ -207,12 +207,7 @@ def images(
     enter: Callable[[], None] | None = None,
     for_pod: bool = False,
 ) -> StoreResult:
-    """Run a command of the store to its end.
-
-    Args:
-        auths: Parsed Secrets of registries.
-        for_pod: A pull is not the machine's owner's, who may name a registry on the loopback.
-    """
+    """Run a command of the store to its end; one for a pod must not use registries on the loopback."""
     done = subprocess.run(
         [*prefix, *command(store, verb, *arguments, for_pod=for_pod)],
         input=json.dumps({"auths": list(auths)}),

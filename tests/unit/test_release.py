@@ -21,12 +21,7 @@ EPOCH = 10**9
 
 
 def build_kit(folder, *, changed):
-    """Build the kit's packages in a folder from this checkout's files, and return the release's checksums.
-
-    Args:
-        folder: The files, and ``dist`` with the packages.
-        changed: When the files were last changed, in seconds since 1970.
-    """
+    """Build the kit's packages from this checkout's files, modified at changed; return the checksums."""
     source, output = folder / "source", folder / "dist"
     output.mkdir(parents=True)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)

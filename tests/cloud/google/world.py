@@ -81,12 +81,7 @@ class World:
     def serve(
         self, method: str, target: str, act: Callable[[], object], *, title: str = "", by: str = "user"
     ):
-        """Log a request, let a fault strike, check the rights, and act.
-
-        Raises:
-            ApiError: It is refused.
-            LineCut: There is no answer.
-        """
+        """Log a request, let a fault strike, check the rights, and act."""
         with self.lock:
             self.clock.settle()
             self.calls.append(Call(next(self._numbers), method, target, self.clock.date(), by))
