@@ -330,7 +330,6 @@ def main(argv: list[str] | None = None) -> None:
     run = {name: getattr(settings, name) for name in CONTINUED} | {"dataset": about["name"]}
     when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
     manager = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
-
     start = {"dataset": about["name"], "synthetic": about["synthetic"], "model": settings.model}
     start |= {"train_images": len(data[1]), "test_images": len(test[1]), "steps": steps, "lr": round(lr, 5)}
     start |= {"parameters": sum(parameter.numel() for parameter in network.parameters())}

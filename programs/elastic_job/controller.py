@@ -434,14 +434,7 @@ def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datet
     for condition in conditions:
         if condition["type"] != "Created" and condition["type"] != phase:
             condition["status"] = "False"
-    same = next(
-        (
-            condition
-            for condition in conditions
-            if condition["type"] == phase and condition["status"] == "True"
-        ),
-        None,
-    )
+    same = next((item for item in conditions if (item["type"], item["status"]) == (phase, "True")), None)
     if same is None:
         conditions = [condition for condition in conditions if condition["type"] != phase]
         same = {"type": phase, "status": "True", "lastTransitionTime": format_time(now)}

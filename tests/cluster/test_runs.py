@@ -103,7 +103,7 @@ def test_a_script_of_ones_own_runs_its_words_are_shown_and_so_is_its_error(launc
     assert 'raise ValueError("and this' in failed.value.detail
     assert "hello from 0 of 1\n" in run.logs(rank=0)
     assert len(run.metrics()) == 0
-    assert "no steps were reported" in repr(run.plot())
+    assert "no steps reported yet" in repr(run.plot())
 
 
 def test_a_fresh_kernel_sees_why_a_run_failed(launch, plain, local_cluster):

@@ -258,7 +258,8 @@ def test_another_kind_of_job_is_counted_judged_and_allowed_by_the_file_beside_it
         manifests.read(config.manifests("attendee", f"{name}.yaml")) for name in ("role", "resourcequota")
     )
     role, hard = (
-        attendees._for(thing, "attendee-ada", labels={}, quota=attendees.Quota()) for thing in (role, hard)
+        attendees._fill_in(thing, "attendee-ada", labels={}, quota=attendees.Quota())
+        for thing in (role, hard)
     )
     assert role["rules"][-1] == {"apiGroups": ["example.org"], "resources": ["*"], "verbs": ["*"]}
     assert hard["spec"]["hard"]["count/sweeps.example.org"] == "3"

@@ -153,7 +153,7 @@ def ensure(
     report = cluster.check_quota(nodes, existing=capacity.training)
     if not scale:
         failures = "".join(f"; {failure.name}: {failure.message}" for failure in report.failures)
-        fix = f"{capacity.missing} nodes are missing: scale=True shows their cost, and adds them{failures}"
+        fix = f"{capacity.missing} nodes are missing: `scale=True` shows their cost, and adds them{failures}"
         return str(capacity), fix
     report.raise_failures()
     cluster.scale_up_to(nodes, confirm=confirm)

@@ -24,7 +24,7 @@ function runView(model, root) {
         section("Latest by rank", latest), section("Epochs", epochs))),
   );
 
-  const loss = new Chart(main, { label: "Loss by rank", height: 250, syncKey: key, xAxis: false, empty: "no steps were reported yet" });
+  const loss = new Chart(main, { label: "Loss by rank", height: 250, syncKey: key, xAxis: false, empty: "no steps reported yet" });
   const world = new Chart(main, { label: "World size", height: 86, syncKey: key, xLabel: "step", band: true, zero: true, legend: false, empty: " " });
   const rate = new Chart(side, { label: "Images per second, all ranks", height: 150, syncKey: key, xLabel: "step", zero: true, legend: false, empty: "not reported" });
   const byEpoch = new Chart(side, { label: "Loss by epoch", height: 150, xLabel: "epoch", legend: false, optional: true });

@@ -14,7 +14,7 @@ function timelineView(model, root) {
   root.append(facts, stage, section("Changes", element("div", { class: "ty-wide" }, changes)));
   const world = new Chart(stage, { label: "World size", height: 110, syncKey: key, xLabel: "seconds", xAxis: false, band: true, zero: true, top: 1.2, legend: false, empty: "no rendezvous yet" });
   stage.append(element("figure", {}, element("figcaption", {}, "Workers"), lanes, legend));
-  const loss = new Chart(stage, { label: "Loss; dots are repeated steps", height: 170, syncKey: key, xLabel: "seconds", legend: false, empty: "no steps were reported yet" });
+  const loss = new Chart(stage, { label: "Loss; dots are repeated steps", height: 170, syncKey: key, xLabel: "seconds", legend: false, empty: "no steps reported yet" });
   const over = element("div", { class: "ty-over" });
   world.box.append(over);
 
