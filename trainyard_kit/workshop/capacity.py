@@ -147,7 +147,7 @@ def ensure(
     if not isinstance(cluster, CloudCluster):
         fix = f"add {capacity.missing} nodes, or use smaller quotas"
         if isinstance(cluster, LocalCluster):
-            fix = "a local cluster may declare more than the machine has: recreate it with `cpus=` and `memory=`"
+            fix = "it may declare more than the machine has: recreate the cluster with `cpus=` and `memory=`"
         return str(capacity), f"not enough for all quotas: pods will wait for each other; {fix}"
     nodes = capacity.training + capacity.missing
     report = cluster.check_quota(nodes, existing=capacity.training)
