@@ -3,7 +3,7 @@
 Starting and restarting them is the supervisor's work, not this package's.
 """
 
-KUBERNETES = "v1.36.3"
+KUBERNETES = "v1.37.2"
 ETCD_QUOTA_BYTES = 2 << 30
 
 

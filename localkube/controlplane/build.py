@@ -43,9 +43,9 @@ TAIL_LINES = 15
 STAMP = {
     "gitVersion": KUBERNETES,
     "gitMajor": "1",
-    "gitMinor": "36",
+    "gitMinor": "37",
     "gitTreeState": "archive",
-    "buildDate": "2026-07-22T18:07:38Z",
+    "buildDate": "2026-10-27T12:01:04Z",
 }
 STAMPED = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 # All that decides what a compiled package is. An operator's build finds in Go's cache what the control
