@@ -15,8 +15,8 @@ _LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _SUBRESOURCES = ("", "status", "token", "scale")
 MAX_CHARACTERS, MAX_IN_NAMESPACE, SHOWN = 253, 63, 80
-# Its names are path segments: ``system:node-proxier`` is one.
-RBAC = "rbac.authorization.k8s.io"
+# Their names are path segments: ``system:node-proxier`` is one.
+PATH_SEGMENTS = ("rbac.authorization.k8s.io", "certificates.k8s.io/v1/clustertrustbundles")
 
 
 def api_path(
@@ -41,7 +41,7 @@ def api_path(
         parts += ["namespaces", _valid(namespace, most=MAX_IN_NAMESPACE)]
     parts.append(plural)
     if name is not None:
-        parts.append(_valid(name, is_subdomain=not resource.startswith(RBAC)))
+        parts.append(_valid(name, is_subdomain=not resource.startswith(PATH_SEGMENTS)))
     return "/".join((*parts, subresource) if subresource else parts)
 
 

@@ -24,7 +24,7 @@ MEMORY_SHARE = 0.9
 # As in the examples of Kueue and Topograph; a kubelet may not set labels of kubernetes.io.
 RACK = "cloud.provider.com/topology-rack"
 
-# Those of kubernetes.io that a kubelet may set: pkg/kubelet/apis/well_known_labels.go of Kubernetes 1.36
+# Those of kubernetes.io that a kubelet may set: pkg/kubelet/apis/well_known_labels.go of Kubernetes 1.37
 OWN_LABELS = {
     *("kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type"),
     *("topology.kubernetes.io/zone", "topology.kubernetes.io/region"),

@@ -232,7 +232,7 @@ class Kube:
         return self._json("GET", path, about=path)
 
     def version(self) -> str:
-        """Get the API server's version: ``v1.36.3``."""
+        """Get the API server's version: ``v1.37.2``."""
         return self._json("GET", "/version", about="the version")["gitVersion"]
 
     def within(self, namespace: str) -> "Kube":

@@ -28,6 +28,8 @@ METRICS_RESOLUTION, METRICS_TIMEOUT = "10s", "9s"
 ETCD_AT_REST = {"heartbeat-interval": 500, "election-timeout": 5000, "backend-batch-interval": "1s"}
 # They tell several API servers apart, and take a second of a start.
 FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
+# The Workload API and gang scheduling, which are beta and off by default.
+WORKLOADS, WORKLOAD_API = "GenericWorkload=true", "scheduling.k8s.io/v1beta1=true"
 
 FIRST = ("etcd", "kube-apiserver")
 # All that Kubernetes starts by default. The ranges of nodes' pods are the kubelet's here.
@@ -97,7 +99,11 @@ def commands(
         "etcd": _etcd(paths, at) | (ETCD_AT_REST if is_ours else {}),
         "kube-apiserver": _api_server(paths, at, files),
         "kube-controller-manager": _controller_manager(paths, files),
-        "kube-scheduler": {"config": files["scheduler-settings"], "secure-port": 0},
+        "kube-scheduler": {
+            "config": files["scheduler-settings"],
+            "secure-port": 0,
+            "feature-gates": WORKLOADS,
+        },
     }
     if control_plane.has("metrics-server"):
         flags["metrics-server"] = _metrics_server(paths, at, files)
@@ -189,7 +195,8 @@ def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Pa
         "profiling": "false",
         "etcd-count-metric-poll-period": "0",
         "etcd-db-metric-poll-interval": "0",
-        "feature-gates": ",".join(f"{feature}=false" for feature in FEATURES_OFF),
+        "feature-gates": ",".join((*(f"{feature}=false" for feature in FEATURES_OFF), WORKLOADS)),
+        "runtime-config": WORKLOAD_API,
     }
 
 
@@ -199,6 +206,7 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
         "secure-port": 0,
         "leader-elect": "false",
         "controllers": ",".join(CONTROLLERS),
+        "feature-gates": WORKLOADS,
         "use-service-account-credentials": "true",
         "root-ca-file": paths.pki / "ca.crt",
         # The CertificateSigningRequests that somebody approves.

@@ -41,7 +41,10 @@ BLOCK = 1 << 16
 DATABASE_BYTES = 32 << 20
 # What each cluster must publish for itself: its own authorities.
 OWN_TO_EACH = "/registry/configmaps/kube-system/extension-apiserver-authentication"
-WITHOUT_CONTROLLERS = ("root-ca-certificate-publisher-controller",)
+WITHOUT_CONTROLLERS = (
+    "root-ca-certificate-publisher-controller",
+    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+)
 ADMIN = api_path("rbac.authorization.k8s.io/v1/clusterroles", name="admin")
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 

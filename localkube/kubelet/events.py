@@ -2,7 +2,7 @@
 
 They are posted one by one after status updates, and rate-limited after a burst, as the kubelet's are.
 Repeated Events are counted, combined or dropped by the rules of upstream's EventCorrelator:
-https://github.com/kubernetes/client-go/blob/v0.36.3/tools/record/events_cache.go
+https://github.com/kubernetes/client-go/blob/v0.37.2/tools/record/events_cache.go
 """
 
 import asyncio

@@ -47,7 +47,7 @@ def test_the_nodes_are_ready_and_show_themselves_as_a_table(local_cluster):
     assert {node["status"] for node in nodes} == {"Ready"}
     assert repr(nodes).startswith("NODE ")
     assert "<table>" in nodes._repr_html_()
-    assert "4 of 4 nodes Ready, Kubernetes v1.36" in repr(local_cluster)
+    assert "4 of 4 nodes Ready, Kubernetes v1.37" in repr(local_cluster)
 
 
 def test_kubectl_answers_in_a_cell_and_its_errors_are_shown(local_cluster):

@@ -133,7 +133,7 @@ def test_the_kit_brings_its_control_plane_and_all_that_it_needs(environment):
 
 def test_the_quick_start_trains_from_wheels_alone(run):
     output = run("trainyard", "quickstart")
-    assert "Kubernetes v1.36" in output and "from package" in output
+    assert "Kubernetes v1.37" in output and "from package" in output
     assert re.search(r"2 workers trained for .* 9\d\.\d% of the test images", output)
     assert "no clusters" in run("trainyard", "cluster", "list")
 

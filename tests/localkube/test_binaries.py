@@ -9,8 +9,8 @@ import pytest
 from localkube.controlplane import binaries, build
 from localkube.errors import LocalClusterError
 
-KUBERNETES = dict.fromkeys(binaries.SERVERS, "Kubernetes v1.36.3")
-KUBECTL = '{"clientVersion": {"gitVersion": "v1.36.3"}}'
+KUBERNETES = dict.fromkeys(binaries.SERVERS, "Kubernetes v1.37.2")
+KUBECTL = '{"clientVersion": {"gitVersion": "v1.37.2"}}'
 ETCD = "etcd Version: 3.6.8\nGit SHA: none"
 
 
@@ -47,7 +47,7 @@ def fill_cache():
 def test_programs_of_the_right_version_on_path_are_taken(programs):
     fill_cache()
     control_plane, lines = obtain()
-    assert (control_plane.origin, control_plane.version) == ("path", "v1.36.3")
+    assert (control_plane.origin, control_plane.version) == ("path", "v1.37.2")
     assert control_plane.argv("etcd", "--x") == [str(programs / "etcd"), "--x"]
     assert any("from path" in line for line in lines)
 
@@ -84,14 +84,14 @@ def test_absent_tools_are_said_and_are_no_error(programs):
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("kube-apiserver", "Kubernetes v1.35.1", "kube-apiserver is v1.35.1, not v1.36"),
+        ("kube-apiserver", "Kubernetes v1.36.1", "kube-apiserver is v1.36.1, not v1.37"),
         (
             "kubectl",
             '{"clientVersion": {"gitVersion": "v1.33.4-dispatcher"}}',
             "kubectl is v1.33.4-dispatcher",
         ),
         ("kubectl", "something else entirely", "not Kubernetes' kubectl"),
-        ("kube-scheduler", "Kubernetes v1.36.1", "of several versions"),
+        ("kube-scheduler", "Kubernetes v1.37.1", "of several versions"),
         ("etcd", "etcd Version: 3.4.27", "not an etcd of version 3.5"),
     ],
 )
@@ -120,10 +120,10 @@ def test_a_program_that_hangs_or_crashes_is_passed_over(programs):
 
 def test_a_cache_of_other_sources_is_not_taken(programs, tmp_path):
     (programs / "etcd").unlink()
-    says(tmp_path / "cache/trainyard/controlplane/v1.36.3-0123456789ab-linux-amd64" / binaries.LINKED, "old")
+    says(tmp_path / "cache/trainyard/controlplane/v1.37.2-0123456789ab-linux-amd64" / binaries.LINKED, "old")
     with pytest.raises(LocalClusterError) as error:
         obtain()
-    assert "cache: nothing of v1.36.3 is there yet" in error.value.about
+    assert "cache: nothing of v1.37.2 is there yet" in error.value.about
 
 
 def test_when_every_way_is_closed_the_error_tells_each_reason_and_the_remedies(programs):

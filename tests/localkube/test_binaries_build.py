@@ -97,7 +97,7 @@ def test_the_build_is_reproducible_and_of_the_right_version(install_go, cache, t
     assert environment == "0 local off"
     assert "-trimpath" in arguments
     stamped = next(text for text in arguments if text.startswith("-ldflags"))
-    assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in stamped
+    assert "-X k8s.io/component-base/version.gitVersion=v1.37.2" in stamped
 
 
 def test_a_failing_build_shows_its_last_lines_and_leaves_nothing(install_go, cache):

@@ -260,7 +260,7 @@ def test_what_an_interrupted_use_left_is_removed_by_the_next(bundle, caches):
 
 def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path, monkeypatch):
     system_binaries = binaries.ControlPlaneBinaries(
-        "v1.36.3", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)}
+        "v1.37.2", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)}
     )
     monkeypatch.setattr(binaries, "obtain", lambda report: system_binaries)
     with pytest.raises(LocalClusterError, match="TRAINYARD_CONTROLPLANE=build"):

@@ -29,7 +29,7 @@ def started(paths):
 
 
 def commands(paths, *programs):
-    control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in programs})
+    control_plane = ControlPlaneBinaries("v1.37.2", "cache", {name: (PROGRAM, name) for name in programs})
     return {component.name: component for component in components.commands(paths, control_plane)}
 
 
@@ -39,7 +39,7 @@ def flags(component):
 
 def test_only_an_etcd_that_elects_itself_has_a_long_election_timeout(started, paths):
     assert flags(started["etcd"])["election-timeout"] == "5000"
-    released = ControlPlaneBinaries("v1.36.3", "path", {name: (f"/usr/bin/{name}",) for name in COMPONENTS})
+    released = ControlPlaneBinaries("v1.37.2", "path", {name: (f"/usr/bin/{name}",) for name in COMPONENTS})
     assert "--election-timeout" not in " ".join(components.commands(paths, released)[0].argv)
 
 
@@ -69,7 +69,7 @@ def test_only_health_is_open_to_strangers(started, paths):
 
 def test_tokens_are_judged_elsewhere_only_where_that_is_asked_for(started, paths):
     assert not [flag for flag in flags(started["kube-apiserver"]) if flag.startswith("authentication-token")]
-    control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    control_plane = ControlPlaneBinaries("v1.37.2", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
     at = components.ListenAddresses(token_webhook="http://127.0.0.1:6444/judge")
     by_name = {command.name: command for command in components.commands(paths, control_plane, addresses=at)}
     file = paths.root / flags(by_name["kube-apiserver"])["authentication-token-webhook-config-file"]

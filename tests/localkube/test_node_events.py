@@ -27,7 +27,7 @@ def test_after_a_rest_there_is_room_for_a_burst_and_no_more():
     assert [round(pace.wait(), 3) for _ in range(4)] == [0, 0, 0, 0.1]
 
 
-# Upstream's table: TestEventCorrelator of client-go's tools/record/events_cache_test.go, v0.36.3.
+# Upstream's table: TestEventCorrelator of client-go's tools/record/events_cache_test.go, v0.37.2.
 
 
 def event(reason, message, *, field="spec.containers{mycontainer}", name="my-pod", namespace="my-ns"):

@@ -8,7 +8,7 @@ import pytest
 from localkube.kubelet.resources.oom_score import oom_score, qos_class
 from localkube.runtime import processes
 
-# The pods of TestGetContainerOOMScoreAdjust of Kubernetes 1.36.3, and what its own function computes.
+# The pods of TestGetContainerOOMScoreAdjust of Kubernetes 1.37.2, and what its own function computes.
 UPSTREAM = json.loads(Path(__file__).with_name("oom_scores.json").read_text())
 
 

@@ -51,7 +51,7 @@ def command_lines(running):
 def test_kubectl_reaches_a_ready_server_of_the_right_version(running):
     assert running.run("get", "--raw", "/readyz") == "ok"
     version = json.loads(running.run("version", "--output=json"))
-    assert version["serverVersion"]["gitVersion"].startswith("v1.36.")
+    assert version["serverVersion"]["gitVersion"].startswith("v1.37.")
     assert version["serverVersion"] == {**version["serverVersion"], "major": "1", "minor": "36"}
 
 

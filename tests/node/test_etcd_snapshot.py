@@ -80,7 +80,7 @@ def test_a_cluster_from_it_has_accounts_and_roles_before_any_controller_runs(clu
 async def test_a_node_takes_pods_and_gives_them_its_authority_before_any_controller_runs(cluster):
     settings = NodeSettings(name="node-0", index=0, cpus=1, memory=1 << 30, storage=1 << 30)
     async with cluster.api() as api:
-        await register_node(api, settings, admin=api, version="v1.36.3")
+        await register_node(api, settings, admin=api, version="v1.37.2")
         pod = {"metadata": {"namespace": "default"}, "spec": {"nodeName": "node-0"}}
         authority = await ObjectCache(lambda node: api, authority="CA").configmap(pod, ROOT_CA)
     assert authority == {"data": {"ca.crt": "CA"}}

@@ -135,7 +135,7 @@ def test_nginx_says_that_it_reads_no_configuration(pods, cluster):
 )
 def test_kubectl_images_run_the_clusters_own(pods, command):
     written = pods.output(pod(main={"image": "bitnami/kubectl", "command": command}))
-    assert "Client Version: v1.36" in written
+    assert "Client Version: v1.37" in written
 
 
 def test_curl_images_take_arguments(pods):

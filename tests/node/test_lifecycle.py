@@ -88,7 +88,7 @@ def test_a_pre_stop_hook_by_http_is_heard(pods, cluster, place):
     main["command"].append(LISTENER)
     name = pods.running(pod(containers=[main], **at(place)))["metadata"]["name"]
     cluster.kubectl("delete", "pod", name)
-    assert lines(place / "heard") == ["/bye", "kube-lifecycle/1.36"]
+    assert lines(place / "heard") == ["/bye", "kube-lifecycle/1.37"]
 
 
 def test_hooks_by_command_run_in_the_container(pods, cluster, place):

@@ -60,7 +60,7 @@ def test_a_pod_is_ready_once_its_http_probe_is_answered(pods):
     assert container(started)["started"]
     ready = pods.until(name, is_ready)
     assert container(ready)["ready"]
-    assert "/ kube-probe/1.36" in pods.logs(name)
+    assert "/ kube-probe/1.37" in pods.logs(name)
 
 
 def test_a_pod_whose_probe_fails_is_not_ready_and_an_event_says_why(pods, cluster):

@@ -65,5 +65,5 @@ def test_doctor_says_that_kubernetes_must_be_compiled_how_long_and_what_spares_i
 
 
 def test_doctor_says_where_kubernetes_is_when_it_is_there(monkeypatch):
-    answer = {"version": "v1.36.3", "origin": "package"}
-    assert machine._kubernetes(json.loads(json.dumps(answer)))[1] == "v1.36.3 from package"
+    answer = {"version": "v1.37.2", "origin": "package"}
+    assert machine._kubernetes(json.loads(json.dumps(answer)))[1] == "v1.37.2 from package"

@@ -9,7 +9,7 @@ from kubernetes import client
 
 REPOSITORY = Path(__file__).parents[2]
 LISTED = set(re.findall(r"`([\w.]+)`", (REPOSITORY / "docs" / "pod-fields.md").read_text()))
-KUBERNETES = Path.home() / "go" / "pkg" / "mod" / "k8s.io" / "kubernetes@v1.36.3"
+KUBERNETES = Path.home() / "go" / "pkg" / "mod" / "k8s.io" / "kubernetes@v1.37.2"
 
 
 def fields(model: str, parents: set[str]) -> Iterator[str]:

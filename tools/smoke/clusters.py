@@ -335,7 +335,7 @@ def facts(cluster: Cluster, *, image: str = "") -> dict[str, object]:
 
     Example:
         >>> facts(kit.connect())["kubernetes"]
-        'v1.36.3'
+        'v1.37.2'
     """
     try:
         nodes = [{column: node[column] for column in cluster.nodes().columns} for node in cluster.nodes()]

@@ -1,7 +1,7 @@
 """The environment variables of a container, from its specification.
 
 Pure: the caller fetches the objects of ``references``, and passes them in. The rules are the kubelet's, of
-Kubernetes 1.36: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+Kubernetes 1.37: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
 Not here: variables that the image, the runtime and the kit set (PATH, HOSTNAME, threads, GPUs), to which no
 manifest can refer.
 """

@@ -31,6 +31,7 @@ from localkube.runtime.client import RuntimeCallError
 HANDLER_FEATURES = {"recursiveReadOnlyMounts": True, "userNamespaces": True}
 ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 KUBELET_PORT = 10250
+ALL_IDS = ["0", "0", "4294967295"]  # /proc/self/uid_map outside of user namespaces
 # With the first, the API server passes WebSockets of exec, attach and port-forward through unchanged; with
 # the second, the scheduler places pods whose restart rules require it.
 DECLARED_FEATURES = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]
@@ -183,6 +184,7 @@ def node_status(
             "machineID": settings.name,
             "operatingSystem": "linux",
             "osImage": "processes of " + platform.node(),
+            "runningInUserNamespace": Path("/proc/self/uid_map").read_text().split() != ALL_IDS,
             "systemUUID": settings.name,
         },
     }

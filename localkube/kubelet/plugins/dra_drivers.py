@@ -2,7 +2,7 @@
 
 Plugins of other types, such as CSI drivers, are ignored.
 
-Source: pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin of Kubernetes 1.36
+Source: pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin of Kubernetes 1.37
 """
 
 import asyncio
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS, CALL_SECONDS = 0.5, 45.0
 WITHDRAW_SECONDS = 30.0  # after which no pod is scheduled to the devices of a driver that has disconnected
 SLICES = api_path("resource.k8s.io/v1/resourceslices")
-HEALTH = "v1alpha1.DRAResourceHealth"
+# Of which the messages are the same; the newest that a driver has is used.
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 HEALTH_SECONDS, HEALTH_RETRY_SECONDS, LONGEST_MESSAGE = 30.0, 5.0, 1024
 HEALTHS = {0: "Unknown", 1: "Healthy", 2: "Unhealthy"}
 MAX_DEVICES = 4096  # of a node whose health is kept
@@ -156,9 +157,9 @@ class DraDrivers:
             log.warning("DRA driver %s: %s", info.name, problem)
         elif place:
             service = f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
-            has_health = HEALTH in info.supported_versions
-            self._connections[path] = client = PluginClient(*place, service=HEALTH)
-            if has_health:
+            health = next((name for name in HEALTH_SERVICES if name in info.supported_versions), "")
+            self._connections[path] = client = PluginClient(*place, service=health)
+            if health:
                 watch = self._watch_health(info.name, client)
                 self._watches[path] = start_task(watch, name=f"health of {info.name}")
             self._drivers[path] = info.name, DraDriver(*place, service)

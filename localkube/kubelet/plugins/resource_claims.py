@@ -3,7 +3,7 @@
 The scheduler allocates devices. A pod whose claim no driver of the node can prepare does not start. Prepared
 claims are recorded in a file for the next kubelet, and unprepared with the last pod that uses them.
 
-Source: pkg/kubelet/cm/dra of Kubernetes 1.36
+Source: pkg/kubelet/cm/dra of Kubernetes 1.37
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The scheduler has looked at most of this, but pods can be bound by hand, and two of them at the same moment.
 
-Source: pkg/kubelet/lifecycle (predicate.go, handlers.go) and pkg/kubelet/sysctl of Kubernetes 1.36
+Source: pkg/kubelet/lifecycle (predicate.go, handlers.go) and pkg/kubelet/sysctl of Kubernetes 1.37
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

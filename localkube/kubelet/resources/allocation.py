@@ -1,6 +1,6 @@
 """CPU and memory that a node has allocated to its pods, and the resizes that wait for capacity.
 
-Source: pkg/kubelet/allocation of Kubernetes 1.36
+Source: pkg/kubelet/allocation of Kubernetes 1.37
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -2,7 +2,7 @@
 
 By the kubelet's formula. The cluster's own processes have the lowest scores (``runtime/processes.py``).
 
-Source: pkg/kubelet/qos/policy.go and pkg/apis/core/v1/helper/qos of Kubernetes 1.36
+Source: pkg/kubelet/qos/policy.go and pkg/apis/core/v1/helper/qos of Kubernetes 1.37
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ def pod_conditions(
     ]
     containers_ready = _containers_ready(phase, statuses, init_statuses, pod)
     findings = {
-        "PodReadyToStartContainers": (sandbox and phase not in ("Succeeded", "Failed"), "", ""),
+        "PodReadyToStartContainers": _has_sandbox(phase, sandbox=sandbox),
         "Initialized": _initialised(pod, phase, statuses, init_statuses),
         "Ready": _ready(pod, foreign, containers_ready),
         "ContainersReady": containers_ready,
@@ -121,6 +121,12 @@ def was_initialised(pod: Object) -> bool:
     """Check whether the pod has reported that its init containers have completed."""
     reported = (pod.get("status") or {}).get("conditions") or []
     return any(condition["type"] == "Initialized" and condition["status"] == "True" for condition in reported)
+
+
+def _has_sandbox(phase: str, *, sandbox: bool) -> Finding:
+    if phase in ("Succeeded", "Failed"):
+        return False, "PodSandboxNotReady", "pod sandbox is not ready"
+    return FINE if sandbox else (False, "PodSandboxNotReady", "no pod sandbox exists")
 
 
 def _containers_ready(

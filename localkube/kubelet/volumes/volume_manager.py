@@ -26,9 +26,10 @@ from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.quantity import whole
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes import host_path, projected
+from localkube.kubelet.volumes.certificates import CertificateError, PodCredentials
 from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.node_directory import NodeDirectory
-from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache, TokenManager
+from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache
 from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver, give_group
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
 from localkube.kubelet.work_pools import OBJECTS, TEXTS, WALKS
@@ -44,7 +45,6 @@ PUBLIC = {"configMap", "downwardAPI", "clusterTrustBundle"}
 LARGE = 1 << 18
 AT_ONCE = 4  # requests for one pod's objects
 FEW = 256  # files that are computed at once
-TOKEN_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class VolumeManager:
         self._node_directories = node_directories
         self._allocatable = allocatable
         self._objects = objects or ObjectCache(access)
-        self._tokens = TokenManager(access)
+        self._credentials = PodCredentials(access)
         self.claims = ClaimResolver(access, made=claimed)
         self._ids, self._images = ids or PodIds(), images
         self.shares = shares or VolumeShares()
@@ -179,14 +179,14 @@ class VolumeManager:
         for spec in [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]:
             if (directory := self._directory(pod, spec)).is_dir():
                 await WALKS.walk(removal(directory))
-        self._tokens.forget(uid)
+        self._credentials.forget(uid)
         self.shares.forget(uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the pod's volumes, except those of claims and of the host. Safe to repeat."""
-        self._tokens.forget(uid)
-        self.claims.forget(uid)
+        self._credentials.forget(uid)
         self.shares.forget(uid)
+        self.claims.forget(uid)
         for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
             if directory.is_dir():
                 await WALKS.walk(_deletion(directory))
@@ -208,6 +208,7 @@ class VolumeManager:
         except (
             ConfigError,
             projected.PayloadError,
+            CertificateError,
             ClaimError,
             host_path.HostPathError,
             _MissingError,
@@ -328,11 +329,21 @@ class VolumeManager:
         projections: list[tuple[str, Object]] = [
             next(iter(entry.items()), ("unknown", {})) for entry in source.get("sources") or []
         ]
-        parts = await _few_at_once(self._source(pod, name, part, mode, known) for name, part in projections)
+        parts = await _few_at_once(
+            self._source(pod, name, part, mode, known, place=(spec["name"], index))
+            for index, (name, part) in enumerate(projections)
+        )
         return {path: file for part in parts for path, file in part.items()}
 
     async def _source(
-        self, pod: Object, kind: str, source: Object, mode: int, known: projected.PodPayload
+        self,
+        pod: Object,
+        kind: str,
+        source: Object,
+        mode: int,
+        known: projected.PodPayload,
+        *,
+        place: tuple[str, int] = ("", 0),
     ) -> projected.Files:
         if kind in ("configMap", "secret"):
             read = self._objects.configmap if kind == "configMap" else self._objects.secret
@@ -347,14 +358,14 @@ class VolumeManager:
             known.count(len(source.get("items") or ()))
             allocatable = self._allocatable(pod["spec"].get("nodeName", ""))
             return projected.downward_files(source, pod, mode=mode, allocatable=allocatable, contents=known)
-        if kind == "serviceAccountToken":
-            seconds = source.get("expirationSeconds") or TOKEN_SECONDS
-            text = await self._tokens.get(pod, audience=source.get("audience") or "", seconds=seconds)
-            uid = _only_user(pod)
-            if uid is not None or _fs_group(pod) is not None:
-                mode = 0o600
-            return {source["path"]: projected.VolumeFile(text.encode(), mode, (uid or 0) * self._ids.many)}
-        raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
+        contents = await self._credentials.contents(pod, kind, source, place=place)
+        if contents is None:
+            raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
+        uid = _only_user(pod)
+        if uid is not None or _fs_group(pod) is not None:
+            mode = 0o600
+        owner = (uid or 0) * self._ids.many
+        return {path: projected.VolumeFile(content, mode, owner) for path, content in contents.items()}
 
 
 def _fs_group(pod: Object) -> int | None:
