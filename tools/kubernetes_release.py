@@ -1,94 +1,99 @@
-"""Take another release of Kubernetes into the modules that are compiled: ``tools/kubernetes_release.py v1.37.2``.
+"""Take a release of Kubernetes into the modules that are compiled: ``tools/kubernetes_release.py v1.37.2``.
 
-It writes the versions into go.mod files, tidies them, gives the operators the control plane's versions, stamps
-the release's date, and prints what is left for a person: expressions of the overlay that upstream has changed,
-feature gates of the kubelet, fields of objects, and files that name the old version. The steps that follow
-are in docs/building.md.
+It writes the versions into go.mod files, tidies them, gives the operators the control plane's versions,
+stamps the release's date, and prints what upstream has changed in files of the overlay, and which files name
+the old version. The other steps are in docs/building.md.
 """
 
 import argparse
 import json
 import re
 import subprocess
-import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 from localkube.controlplane import KUBERNETES, overlay
 
 ROOT = Path(__file__).parents[1]
 CONTROL_PLANE = ROOT / "localkube" / "controlplane"
-OF_KUBERNETES = (CONTROL_PLANE, ROOT / "tests/kubelet/module", ROOT / "tests/conformance/module")
+MODULES = (CONTROL_PLANE, ROOT / "tests/kubelet/module", ROOT / "tests/conformance/module")
 OPERATORS = tuple(CONTROL_PLANE / "modules" / name for name in ("jobset", "trainer-controller-manager"))
 ETCD = "go.etcd.io/etcd/server/v3"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("version", help="of Kubernetes: v1.37.2")
-    parser.add_argument("--etcd", help="of etcd, if it changes: v3.7.3")
+    parser.add_argument("version", help="of Kubernetes")
+    parser.add_argument("--etcd", help="its version, if it changes")
     options = parser.parse_args()
-    new = options.version
-    for module in OF_KUBERNETES:
-        text = (module / "go.mod").read_text(encoding="utf-8")
-        text = text.replace(KUBERNETES, new).replace(library(KUBERNETES), library(new))
+    for module in MODULES:
+        text = (module / "go.mod").read_text(encoding="utf-8").replace(KUBERNETES, options.version)
+        text = text.replace(_library(KUBERNETES), _library(options.version))
         if options.etcd:
             text = re.sub(rf"{ETCD} v\S+", f"{ETCD} {options.etcd}", text)
         (module / "go.mod").write_text(text, encoding="utf-8")
-        go("mod", "tidy", at=module)
+        _go("mod", "tidy", at=module)
     for module in OPERATORS:
-        follow(module)
-    stamp(new)
-    report(new)
+        _follow(module)
+    _stamp(options.version)
+    _report()
 
 
-def library(version: str) -> str:
-    """The version of client-go and the other libraries that goes with it: v0.37.2 with v1.37.2."""
+def _library(version: str) -> str:
+    """The version of client-go and the other libraries: v0.37.2 with v1.37.2."""
     return version.replace("v1.", "v0.", 1)
 
 
-def go(*words: str, at: Path) -> str:
-    done = subprocess.run(["go", *words], cwd=at, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout
+def _go(*words: str, at: Path) -> str:
+    return subprocess.run(["go", *words], cwd=at, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def required(module: Path) -> dict[str, str]:
-    document = json.loads(go("mod", "edit", "-json", at=module))
-    versions = {item["Path"]: item["Version"] for item in document["Require"]}
-    return versions | {item["Old"]["Path"]: item["New"]["Version"] for item in document["Replace"] or ()}
+def _edit(module: Path, words: Iterable[str]) -> None:
+    _go("mod", "edit", "-fmt", *words, at=module)
 
 
-def follow(module: Path) -> None:
-    """Give an operator the control plane's versions: by a requirement, or where its own is newer by a replacement."""
-    document = json.loads(go("mod", "edit", "-json", at=module))
-    drop = [f"-dropreplace={item['Old']['Path']}" for item in document["Replace"] or ()]
-    ours, theirs = required(CONTROL_PLANE), required(module)
-    go("mod", "edit", "-fmt", *drop, *(f"-require={path}@{ours[path]}" for path in ours.keys() & theirs.keys()), at=module)
-    go("mod", "tidy", at=module)
-    theirs = required(module)
-    newer = {path: ours[path] for path in ours.keys() & theirs.keys() if ours[path] != theirs[path]}
-    go("mod", "edit", "-fmt", *(f"-replace={path}={path}@{version}" for path, version in newer.items()), at=module)
-    go("mod", "tidy", at=module)
+def _versions(module: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The versions of all modules of a go.mod, and of those that it replaces."""
+    document = json.loads(_go("mod", "edit", "-json", at=module))
+    replaced = {item["Old"]["Path"]: item["New"]["Version"] for item in document["Replace"] or ()}
+    return {item["Path"]: item["Version"] for item in document["Require"]} | replaced, replaced
 
 
-def stamp(new: str) -> None:
-    with urllib.request.urlopen(f"https://proxy.golang.org/k8s.io/kubernetes/@v/{new}.info", timeout=60) as answer:
-        date = json.load(answer)["Time"]
-    for name, pattern, text in (
-        ("__init__.py", r'^KUBERNETES = ".*"', f'KUBERNETES = "{new}"'),
-        ("build.py", r'"gitMinor": ".*"', f'"gitMinor": "{new.split(".")[1]}"'),
-        ("build.py", r'"buildDate": ".*"', f'"buildDate": "{date}"'),
+def _follow(module: Path) -> None:
+    """Give an operator the control plane's versions: replaced where its own are newer, required elsewhere."""
+    ours, _ = _versions(CONTROL_PLANE)
+    versions, replaced = _versions(module)
+    _edit(module, (f"-dropreplace={path}" for path in replaced))
+    _edit(module, (f"-require={path}@{ours[path]}" for path in ours.keys() & versions.keys()))
+    _go("mod", "tidy", at=module)
+    versions, _ = _versions(module)
+    newer = (path for path in sorted(ours.keys() & versions.keys()) if ours[path] != versions[path])
+    _edit(module, [f"-replace={path}={path}@{ours[path]}" for path in newer])
+    _go("mod", "tidy", at=module)
+
+
+def _stamp(version: str) -> None:
+    date = json.loads(_go("list", "-m", "-json", f"k8s.io/kubernetes@{version}", at=CONTROL_PLANE))["Time"]
+    for name, pattern, value in (
+        ("__init__.py", r'^(KUBERNETES = )".*"', version),
+        ("build.py", r'("gitMinor": )".*"', version.split(".")[1]),
+        ("build.py", r'("buildDate": )".*"', date),
     ):
         path = CONTROL_PLANE / name
-        path.write_text(re.sub(pattern, text, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+        text = re.sub(pattern, rf'\1"{value}"', path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")
 
 
-def report(new: str) -> None:
+def _report() -> None:
     for module, files in overlay.EDITED.items():
-        folder = go("list", "-m", "-f", "{{.Dir}}", module, at=CONTROL_PLANE).strip()
-        for name, (before, _) in files.items():
-            if folder and (Path(folder) / name).read_text(encoding="utf-8").count(before) != 1:
+        listed = subprocess.run(
+            ["go", "list", "-m", "-f", "{{.Dir}}", module], cwd=CONTROL_PLANE, capture_output=True, text=True
+        )
+        for name, (before, _) in files.items() if listed.returncode == 0 else ():
+            if (Path(listed.stdout.strip()) / name).read_text(encoding="utf-8").count(before) != 1:
                 print(f"overlay: not once in {module}/{name}: {before}")
-    subprocess.run(["git", "grep", "-nF", KUBERNETES.rpartition(".")[0], "--", ":!*.sum", ":!*.ipynb"], cwd=ROOT, check=False)
+    old = KUBERNETES.removeprefix("v")
+    subprocess.run(["git", "grep", "-nF", old, "--", ":!*.sum", ":!*.ipynb"], cwd=ROOT, check=False)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ SAFE_SYSCTLS = frozenset(
         "net.ipv4.tcp_fin_timeout",
         "net.ipv4.tcp_keepalive_intvl",
         "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_notsent_lowat",
+        "net.ipv4.tcp_slow_start_after_idle",
         "net.ipv4.tcp_keepalive_time",
         "net.ipv4.tcp_rmem",
         "net.ipv4.tcp_syncookies",
