@@ -8,6 +8,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import NameOID
 
 
@@ -30,7 +31,7 @@ class Authority:
         self._directory = directory
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._builder(self._name, self._key).add_extension(
+        certificate = self._builder(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         self.cert = directory / f"{name}.crt"
@@ -43,7 +44,9 @@ class Authority:
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         names = x509.SubjectAlternativeName([x509.DNSName(host) if host else address])
         pair = Pair(self._directory / f"{common_name}.crt", self._directory / f"{common_name}.key")
-        pair.cert.write_bytes(self._sign(self._builder(subject, key).add_extension(names, critical=False)))
+        pair.cert.write_bytes(
+            self._sign(self._builder(subject, key.public_key()).add_extension(names, critical=False))
+        )
         pair.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -51,13 +54,18 @@ class Authority:
         )
         return pair
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def certify(self, key: CertificatePublicKeyTypes, common_name: str) -> bytes:
+        """Sign a certificate for somebody's key, as PEM."""
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        return self._sign(self._builder(subject, key))
+
+    def _builder(self, subject: x509.Name, key: CertificatePublicKeyTypes) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
-            .public_key(key.public_key())
+            .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
             .not_valid_after(now + datetime.timedelta(days=1))

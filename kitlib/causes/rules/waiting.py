@@ -15,7 +15,8 @@ from kitlib.k8s.manifests import Object
 
 PATIENCE_SECONDS = 8  # how long a step may take before it is reported
 KUEUE_GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
-KUEUE_FIX = "kubectl get workloads,localqueues,clusterqueues; kubectl get pods -n kueue-system"
+# Kubernetes has Workloads of its own.
+KUEUE_FIX = "kubectl get workloads.kueue.x-k8s.io,localqueues,clusterqueues; kubectl get pods -n kueue-system"
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"  # of every pod of a Job, for a moment
 
 
@@ -101,7 +102,7 @@ def _overlooked(facts: Facts, pod: Object) -> Cause:
         return _of_pod(pod, "DeviceClaim", what, fix, LIKELY)
     if group := spec.get("workloadRef") or spec.get("schedulingGroup"):
         what = f"is not scheduled {age}: its group waits until all of it has room: {group}"
-        return _of_pod(pod, "Gang", what, "kubectl get workloads,podgroups", LIKELY)
+        return _of_pod(pod, "Gang", what, "kubectl get podgroups", LIKELY)
     what = f"is not scheduled {age}: the scheduler has not decided yet"
     return _of_pod(
         pod, "NotScheduled", what, "kubectl get pods -n kube-system; trainyard cluster status", CONSEQUENCE
