@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localkube.paths import cache_dir, target
 
-BUILD = 2  # raised when the same version is built in another way: what is cached of it is not used then
+BUILD = 3  # raised when the same version is built in another way: what is cached of it is not used then
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def test_a_forced_deletion_cuts_a_graceful_one_short(pods, cluster):
     assert name not in names(pods_of(cluster, ""))
 
 
-def test_a_gang_of_four_starts_as_a_whole_or_not_at_all(pods, cluster, created_objects):
+def test_a_gang_of_four_starts_as_a_whole_or_not_at_all(created_objects, pods, cluster):
     """The example of https://kubernetes.io/docs/concepts/workloads/workload-api/, with a GPU a worker."""
     head = {"apiVersion": "scheduling.k8s.io/v1beta1"}
     gang, controller = {"gang": {"minCount": 4}}, {"apiGroup": "batch", "kind": "Job", "name": "training-job"}
