@@ -52,7 +52,7 @@ def test_kubectl_reaches_a_ready_server_of_the_right_version(running):
     assert running.run("get", "--raw", "/readyz") == "ok"
     version = json.loads(running.run("version", "--output=json"))
     assert version["serverVersion"]["gitVersion"].startswith("v1.37.")
-    assert version["serverVersion"] == {**version["serverVersion"], "major": "1", "minor": "36"}
+    assert version["serverVersion"] == {**version["serverVersion"], "major": "1", "minor": "37"}
 
 
 def test_service_accounts_get_tokens_and_no_more_than_their_rights(running):
