@@ -25,7 +25,7 @@ OMITTED: Mapping[str, Sequence[str]] = {
         "pkg/scheduler/backend/queue/testing.go",
     ),
     "k8s.io/apiserver": ("pkg/admission/plugin/policy/generic/policy_test_context.go",),
-    # It describes a type that the Kubernetes libraries no longer have; only a generator of documents reads it.
+    # It describes a type that the Kubernetes libraries no longer have, to a generator of documents alone.
     "github.com/kubeflow/trainer/v2": ("pkg/apis/trainer/v1alpha1/zz_generated.openapi.go",),
 }
 _CERTIFICATES = ("CertDir:        certDir,", 'CertDir: os.TempDir() + certDir[len("/tmp"):],')

@@ -87,7 +87,7 @@ async def _trust_anchors(api: Api, source: Object) -> bytes:
     """Get the certificates of a ``clusterTrustBundle`` projection as PEM, each once."""
     if name := source.get("name"):
         bundle = await find(api, api_path(BUNDLES, name=name))
-        bundles = [bundle] if bundle else []
+        bundles: list[Object] = [bundle] if bundle else []
         problem = (
             f'while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "{name}" not found'
         )

@@ -347,10 +347,10 @@ class VolumeManager:
     ) -> projected.Files:
         if kind in ("configMap", "secret"):
             read = self._objects.configmap if kind == "configMap" else self._objects.secret
-            place = kind, source["name"]
-            if place not in known.items:
-                known.items.setdefault(place, await read(pod, source["name"]))
-            item = _required(known.items[place], source, kind.lower())
+            key = kind, source["name"]
+            if key not in known.items:
+                known.items.setdefault(key, await read(pod, source["name"]))
+            item = _required(known.items[key], source, kind.lower())
             known.count(projected.count_files(source, item))
             work = functools.partial(projected.object_files, kind, source, item, mode=mode, contents=known)
             return await TEXTS.call(work) if projected.count_files(source, item) > FEW else work()
