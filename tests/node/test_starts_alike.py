@@ -34,8 +34,9 @@ CHANGES = {
 }
 if " " in sys.executable:  # a console script there begins with a shell, which sets it for a cold start
     CHANGES |= {"environment: PWD"}
+PROCESS = {"status: NSpid", "status: NSpgid", "status: NSsid"}
 if os.environ.get("TRAINYARD_MODE") == "plain":
-    CHANGES |= {"environment: TRAINYARD_POD", "status: NSpid", "status: NSpgid", "status: NSsid"}
+    CHANGES |= {"environment: TRAINYARD_POD", *PROCESS}
 # The cluster's own files are covered, and mounts there come and go; torchrun's files have random names; the
 # machine's environment is mounted where it is, and others compile its modules meanwhile.
 ELSEWHERE = re.compile(f"/trainyard/|/torchelastic_|{re.escape(sys.prefix)}/")
@@ -101,10 +102,12 @@ def surroundings(pods, script, command, *, env=(), user="root", readonly=False):
     facts_by_kind = {
         f"{kind}: {name}": fact for kind, facts in facts_by_kind.items() for name, fact in facts.items()
     }
+    # A warm torchrun's worker has a lower pid than a cold one's: the interpreter starts programs before it.
+    changes = CHANGES | (PROCESS if command == "torchrun" else set())
     return {
         name: fact
         for name, fact in facts_by_kind.items()
-        if name not in CHANGES and not ELSEWHERE.search(name)
+        if name not in changes and not ELSEWHERE.search(name)
     }
 
 
