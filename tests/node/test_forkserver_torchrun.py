@@ -106,6 +106,18 @@ def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
     assert codes[0] == codes[1]
 
 
+def test_a_worker_that_is_never_restarted_is_torchruns_only_child(pair):
+    counts, codes = [], set()
+    for start, more in ((pair.cold, []), (pair.forked, []), (pair.forked, ["--max-restarts=1"])):
+        argv = torchrun(*more, "ranks.py", "wait", ranks=1)
+        process = start(argv, env=pair.environment(), cwd=PROGRAMS)
+        process.read_until("]\n")
+        counts.append(len(children(process)))
+        os.kill(process.pid, signal.SIGTERM)
+        codes.add(process.finish().code)
+    assert counts == [1, 1, 2] and len(codes) == 1
+
+
 def children(process: Process) -> list[int]:
     text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return [int(pid) for pid in text.split()]

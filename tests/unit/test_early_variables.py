@@ -21,6 +21,7 @@ EARLY = [
     "from settings import threads\nimport torch",
     "import package.settings\nimport torch",
     'import os\nos.environ[b"OMP_NUM_THREADS".decode()] = "1"\nimport torch',
+    '"""Has a line\nimport torch\n"""\nimport os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch',
 ]
 LATE = [
     "import torch",

@@ -8,13 +8,16 @@ torch. When in doubt it starts cold, which is slower but correct. Variables that
 
 import ast
 import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from localkube.runtime.forkserver.command import is_read_at_import
 
 SETTERS = {"environ", "environb", "putenv", "load_dotenv"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 MAX_BYTES = 1 << 20
+IMPORT = re.compile(rb"^(?:import|from) torch\b", re.MULTILINE)
 
 
 def sets_early(source: bytes, directories: Sequence[str]) -> bool:
@@ -41,7 +44,7 @@ class _Reader:
     def read(self, source: bytes) -> bool | None:
         """Read one source: True when it imports torch, None when it sets a variable before that."""
         try:
-            statements = ast.parse(source).body
+            statements = _statements(source)
         except (SyntaxError, ValueError):  # the interpreter reports it better
             return True
         for statement in statements:
@@ -87,6 +90,14 @@ class _Reader:
             self._names = self._names or is_setter
         if getattr(node, "id", getattr(node, "attr", "")) == "load_dotenv":
             self._names = True
+
+
+def _statements(source: bytes) -> list[ast.stmt]:
+    """Parse a source: only down to an import of torch at its left margin, if that part is complete."""
+    if (found := IMPORT.search(source)) is not None:
+        with suppress(SyntaxError, ValueError):
+            return ast.parse(source[: found.start()] + b"import torch").body
+    return ast.parse(source).body
 
 
 def _in_order(statement: ast.AST) -> Iterator[ast.AST]:

@@ -63,21 +63,30 @@ class ForkserverState:
         self._path_files = _path_files()
         self._before = modules
         self._loaded: dict[str, types.ModuleType] = {}
+        self.names: set[str] = (
+            set()
+        )  # top-level ones of preloaded modules: a cold start would search for them
+        self.own_modules: list[str] = []  # of localkube, which no program is to see
 
     def loaded(self) -> None:
-        """Record the modules imported since."""
+        """Record the modules imported since, and drop the caches that their imports have filled.
+
+        Each fork would copy the pages of all names that it looks at, and of all that it frees.
+        """
         self._loaded |= {name: sys.modules[name] for name in sys.modules.keys() - self._before - {"__main__"}}
         native.keep(self._loaded)
+        self.names = {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
+        self.own_modules = [name for name in sys.modules if name.partition(".")[0] == "localkube"]
+        native.libraries()
+        linecache.clearcache()
+        sys.path_importer_cache.clear()
+        _forget_finalizers()
 
     def hide_loaded(self) -> None:
         """Keep the interpreter from tearing down the forkserver's modules at its end, which takes long."""
         for name, module in self._loaded.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-
-    def names(self) -> set[str]:
-        """Collect the top-level names of the preloaded modules, which a cold start would search for."""
-        return {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
 
     def add_packages(self) -> None:
         """Read the ``.pth`` files of packages installed meanwhile, such as those in editable mode."""
@@ -122,7 +131,7 @@ def run(plan: ForkPlan, env: dict[str, str], state: ForkserverState, *, last: Ca
     _set_flags(plan)
     _set_paths(plan, env, state)
     _replace_streams(env, unbuffered=plan["unbuffered"])
-    _forget_parent(plan)
+    _forget_parent(plan, state)
     native.set_threads(env)
     native.set_title(plan["comm"], plan["argv"], env)
     _customize(env)
@@ -147,7 +156,7 @@ def _can_run(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -> 
     searched = [_first_path(plan), *_python_path(env)]
     if (source := _source(plan, searched)) is not None and sets_early(source, searched):
         return False
-    hidden = state.names() | {"sitecustomize", "usercustomize"}
+    hidden = state.names | {"sitecustomize", "usercustomize"}
     late = {os.path.dirname(path) for path in _customizations(env)}
     return not any(
         _provides(entry, hidden - {"sitecustomize"} if entry in late else hidden) for entry in searched
@@ -311,21 +320,21 @@ def _redirect_logging(old: Any, new: Any) -> None:
             handler.setStream(new)
 
 
-def _forget_parent(plan: ForkPlan) -> None:
+def _forget_parent(plan: ForkPlan, state: ForkserverState) -> None:
     """Reset the state that modules keep of the process that imported them, above all random seeds."""
     main = types.ModuleType("__main__")
     main.__loader__, main.__builtins__ = BuiltinImporter, sys.modules["builtins"]  # type: ignore[attr-defined]
     if sys.version_info < (3, 14):  # from 3.14 on they are created lazily (PEP 649)
         main.__annotations__ = {}
-    for name in {"__main__", "__mp_main__"} & sys.modules.keys():
-        sys.modules[name] = main
+    for name in ("__main__", "__mp_main__"):
+        if name in sys.modules:
+            sys.modules[name] = main
     if plan["kind"] == "module":
         sys.modules.pop(plan["target"], None)  # runpy warns of a module that was imported before
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
-    _forget_finalizers()
     tempfile.tempdir = tempfile._name_sequence = None  # type: ignore[attr-defined]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "localkube"]:
-        del sys.modules[name]
+    for name in state.own_modules:
+        sys.modules.pop(name, None)
     linecache.clearcache()
     platform._uname_cache = None  # type: ignore[attr-defined]  # it has the host's name
     platform._platform_cache.clear()  # type: ignore[attr-defined]

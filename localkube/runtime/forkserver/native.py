@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 
 PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
 IONBF = 2
+MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
+LIBRARIES = "libgomp", "libtorch_cpu", "openblas"  # parts of the names of their files
 
 _python = ctypes.pythonapi
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -109,6 +111,13 @@ def end_with(code: int) -> None:
     _exit_codes.append(code)
 
 
+def exit_at_once(status: int | str | None = None) -> NoReturn:
+    """Replace sys.exit in torchrun: ``leave`` then knows the code, and nothing is torn down."""
+    if status is None or isinstance(status, int):
+        end_with(status or 0)
+    raise SystemExit(status)
+
+
 def leave() -> None:
     """End the process here, after threads are joined and atexit's callbacks called, if C++ threads still run.
 
@@ -117,7 +126,8 @@ def leave() -> None:
     whole process would abort: "terminate called without an active exception". A program that ends by
     SystemExit, whose code is not visible here, is torn down as usual, after ``end_collectives``.
     """
-    if not _exit_codes or len(os.listdir("/proc/self/task")) <= threading.active_count():
+    has_foreign_threads = len(os.listdir("/proc/self/task")) > threading.active_count()
+    if not _exit_codes or not (has_foreign_threads or sys.exit is exit_at_once):
         return
     try:
         for stream in (sys.stdout, sys.stderr):
@@ -136,6 +146,21 @@ def end_collectives() -> None:
         distributed.destroy_process_group()
 
 
+def use_huge_pages() -> None:
+    """Move this process's memory to huge pages: a fork copies an entry for each page of its parent.
+
+    A page that a fork writes to is copied alone, as before. Linux before 6.1 cannot do it.
+    """
+    with open("/proc/self/maps") as file:
+        mappings = [line.split() for line in file]
+    for addresses, mode, *about in mappings:
+        if mode == "rw-p" and about[3:] in ([], ["[heap]"]):
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            start, end = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+            if start < end:
+                _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
+
+
 def unbuffer_streams() -> None:
     """Make C's own streams unbuffered, as ``python -u`` does."""
     for name in ("stdin", "stdout", "stderr"):
@@ -150,20 +175,20 @@ def set_threads(env: Mapping[str, str]) -> None:
     counts = {name: int(env[name]) for name in env if name.endswith("_NUM_THREADS") and env[name].isdigit()}
     openmp = counts.get("OMP_NUM_THREADS")
     threads = counts.get("MKL_NUM_THREADS") or openmp
-    libraries = _loaded("libgomp", "libtorch_cpu", "openblas")
-    if threads and (torch := libraries.get("libtorch_cpu")) and hasattr(torch, "mkl_serv_set_num_threads"):
+    loaded = libraries()
+    if threads and (torch := loaded.get("libtorch_cpu")) and hasattr(torch, "mkl_serv_set_num_threads"):
         # torch passes MKL's number on to OpenMP, and MKL limits it to the number of cores.
         openmp = min(threads, torch.mkl_get_max_threads())
         torch.mkl_serv_set_num_threads(openmp)
-    if openmp and "libgomp" in libraries:
-        libraries["libgomp"].omp_set_num_threads(openmp)
-    if "openblas" in libraries:
+    if openmp and "libgomp" in loaded:
+        loaded["libgomp"].omp_set_num_threads(openmp)
+    if "openblas" in loaded:
         number = (
             counts.get("OPENBLAS_NUM_THREADS")
             or counts.get("OMP_NUM_THREADS")
             or len(os.sched_getaffinity(0))
         )
-        _set_openblas(libraries["openblas"], min(number, len(os.sched_getaffinity(0))))
+        _set_openblas(loaded["openblas"], min(number, len(os.sched_getaffinity(0))))
 
 
 def _set_openblas(library: ctypes.CDLL, number: int) -> None:
@@ -175,16 +200,17 @@ def _set_openblas(library: ctypes.CDLL, number: int) -> None:
         return
 
 
-def _loaded(*names: str) -> dict[str, ctypes.CDLL]:
-    """Open the shared libraries of this process whose file names contain one of ``names``."""
-    libraries = {}
+@functools.cache
+def libraries() -> dict[str, ctypes.CDLL]:
+    """Open the mathematical libraries that this process has loaded; the forkserver does so for all forks."""
+    opened: dict[str, ctypes.CDLL] = {}
     with open("/proc/self/maps") as file:
         paths = {line.split(None, 5)[5].strip() for line in file if "/" in line}
     for path in sorted(paths):
-        for name in names:
-            if name in os.path.basename(path) and name not in libraries:
-                libraries[name] = ctypes.CDLL(path)
-    return libraries
+        for name in LIBRARIES:
+            if name in os.path.basename(path) and name not in opened:
+                opened[name] = ctypes.CDLL(path)
+    return opened
 
 
 class _Map(ctypes.Structure):

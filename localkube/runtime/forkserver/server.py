@@ -38,6 +38,7 @@ from localkube.runtime.forkserver.native import Become
 # What trainers and torchrun's agent import, including imports after the start: an optimizer's first step
 # imports torch._dynamo, which takes longer than torch itself.
 MODULES = (
+    "encodings.idna",
     "numpy",
     "numpy.random",
     "torch",
@@ -67,8 +68,8 @@ def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
     if has_gpu:
         atexit.register(gc.unfreeze)  # and the driver's profilers write their output at exit
     else:
-        atexit.register(native.leave)
         atexit.register(state.hide_loaded)
+        atexit.register(native.leave)
         atexit.register(native.end_collectives)
     loaded = []
     gc.disable()  # collections take a quarter of the time of imports, and find nothing
@@ -155,6 +156,7 @@ def main(arguments: list[str] | None = None, *, launch: Launch = launcher.launch
     started = time.monotonic()
     state = interpreter.ForkserverState(_MODULES_AT_START)
     loaded = load(settings.module or list(MODULES), state)
+    native.use_huge_pages()
     if sys.getfilesystemencoding() != "utf-8" or len(os.listdir("/proc/self/task")) != 1:
         sys.exit("the forkserver needs a UTF-8 locale, and modules that start no threads")
     messages.send(sock, {"ready": round(time.monotonic() - started, 3), "imports": loaded}, [])

@@ -9,13 +9,14 @@ are then as with a real ``Popen``; where the request fails, a real one is used.
 import os
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from localkube.runtime import messages, syscalls
-from localkube.runtime.forkserver import interpreter
+from localkube.runtime.forkserver import interpreter, native
 from localkube.runtime.forkserver.command import ForkPlan, is_torchrun, plan
 
 
@@ -58,6 +59,10 @@ def _run_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverS
     os.closerange(sock.fileno() + 1, 1 << 20)
     while received := messages.receive(sock):
         request, descriptors = received
+        if request["last"]:
+            messages.send(sock, {"pid": os.getpid()}, [])
+            syscalls.die_with_parent(0)
+            _become_worker(request, descriptors, sock, state)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         intermediate = os.fork()
         if intermediate == 0:
@@ -82,8 +87,14 @@ def _fork_worker(
         os._exit(0)
     while os.getppid() == intermediate:
         os.sched_yield()
-    sock.detach()
     os.setsid()
+    _become_worker(request, descriptors, sock, state)
+
+
+def _become_worker(
+    request: dict[str, Any], descriptors: list[int], sock: socket.socket, state: Any
+) -> NoReturn:
+    sock.detach()
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     for number, descriptor in enumerate(descriptors):
@@ -100,6 +111,7 @@ def _replace_popen(sock: socket.socket, python: str) -> None:
         if os.getpid() != 1:
             syscalls.adopt_orphans()
         subprocess_handler.Popen = _Popen(sock, python)  # type: ignore[misc, assignment]
+        sys.exit = native.exit_at_once
 
 
 class _Popen:
@@ -125,7 +137,7 @@ class _Popen:
     def _request(self, worker: ForkPlan, env: dict[str, str], descriptors: list[int]) -> int:
         umask = os.umask(0)
         os.umask(umask)
-        request = {"plan": worker, "env": env, "cwd": os.getcwd(), "umask": umask}
+        request = {"plan": worker, "env": env, "cwd": os.getcwd(), "umask": umask, "last": _is_last(env)}
         with self._lock:
             try:
                 messages.send(self._sock, request, descriptors)
@@ -133,6 +145,13 @@ class _Popen:
             except OSError:
                 return 0
         return received[0]["pid"] if received else 0
+
+
+def _is_last(env: Mapping[str, str]) -> bool:
+    """Check that torchrun starts no other worker: one on this node, no restarts, a fixed number of nodes."""
+    nodes = " ".join([*sys.argv, os.environ.get("PET_NNODES", "")])
+    counts = env.get("LOCAL_WORLD_SIZE"), env.get("TORCHELASTIC_MAX_RESTARTS")
+    return counts == ("1", "0") and ":" not in nodes
 
 
 def _number(stream: Any, default: int) -> int:
