@@ -32,7 +32,7 @@ from kitlib.storage import Volume, pvc
 
 if TYPE_CHECKING:
     from kitlib.widgets.cluster_view import ClusterWatch
-    from kitlib.widgets.placement import PlacementWatch
+    from kitlib.widgets.placement_watch import PlacementWatch
 
 Rows = list[dict[str, object]]
 
@@ -265,7 +265,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             >>> placement
             Placement in cluster trainyard: 4 pods seen, 0 run, 0 wait
         """
-        from kitlib.widgets.placement import PlacementWatch  # matplotlib takes half a second
+        from kitlib.widgets.placement_watch import PlacementWatch  # matplotlib takes half a second
 
         return PlacementWatch(self.kube).start()
 

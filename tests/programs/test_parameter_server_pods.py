@@ -3,7 +3,7 @@
 import pytest
 from parameter_server.job import JobState
 from parameter_server.pods import termination
-from parameter_server.processes import SERVER, WORKER, Member, ProcessManager
+from parameter_server.process_manager import SERVER, WORKER, Member, ProcessManager
 from parameter_server.protocol_pb2 import WAIT, Progress, Registration
 from parameter_server.settings import JobSettings
 

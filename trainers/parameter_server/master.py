@@ -28,7 +28,7 @@ from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
 from .evaluation import Evaluation
 from .events import EventLogger, set_up_log
 from .job import JobState
-from .processes import SERVER, WORKER, ProcessManager
+from .process_manager import SERVER, WORKER, ProcessManager
 from .protocol_pb2 import (
     Failure,
     JoinRequest,

@@ -21,7 +21,7 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from .processes import ROLES, Member
+from .process_manager import ROLES, Member
 
 JOB, ROLE, INDEX = "elasticdl-job-name", "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICA = "trainyard/replica"  # role and index
