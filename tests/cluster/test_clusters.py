@@ -164,7 +164,7 @@ def test_top_tells_what_nodes_and_pods_use(local_cluster):
         try:
             return [row["cpu"] for row in local_cluster.top() if row["cpu"] != "-"]
         except kit.errors.Rejected as error:
-            assert "ask again" in error.fix
+            assert "try again" in error.fix
             return []
 
     eventually(lambda: len(cpu_usage()), expected=len(local_cluster.nodes()))
