@@ -139,7 +139,7 @@ def test_each_module_of_each_program_has_its_licence_text_in_the_wheel(wheels, p
     assert without == []
     metadata = next(tmp_path.glob("*.dist-info/METADATA")).read_text()
     assert "Author: The Trainyard authors" in metadata and "Project-URL: " in metadata
-    assert "The licence texts of all modules" in metadata.partition("\n\n")[2]
+    assert "the licence texts of all modules" in metadata.partition("\n\n")[2]
 
 
 def test_operators_come_from_the_package_with_their_manifests(installed, tmp_path):
