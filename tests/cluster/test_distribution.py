@@ -118,7 +118,7 @@ def test_commands_that_name_a_file_of_ours_find_it_in_an_installed_environment(p
     program = """
 from kitlib import config
 from trainyard_kit.workshop import notebook_rehearsal, notebook_reset, progress_reporter
-every = dict(notebook_reset._made())
+every = dict(notebook_reset._created_objects())
 print(notebook_reset._choose("05", every), len(every) > 15, len(progress_reporter.cells()) > 300)
 print((config.DATA / notebook_rehearsal.RUNNER).is_file())
 print(sorted(path.name for path in (config.DATA / "tools").glob("*.py")))

@@ -34,7 +34,7 @@ def test_what_has_the_name_but_not_the_label_stays(local_cluster):
     local_cluster.kubectl("create configmap mine --from-literal=a=b")
     try:
         done = kit("reset", "--all", "-c", local_cluster.name)
-        assert "somebody else's" in done.output
+        assert "kept: it has no label" in done.output
         assert "configmap/mine" in local_cluster.kubectl("get configmaps -o name")
     finally:
         local_cluster.kubectl("delete configmap mine")

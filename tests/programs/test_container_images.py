@@ -82,7 +82,7 @@ def test_the_engines_words_are_in_the_error(tmp_path):
 
 @pytest.mark.parametrize("tag", ["latest", ""])
 def test_a_tag_that_says_nothing_is_refused(tag):
-    with pytest.raises(BadInput, match="an old one"):
+    with pytest.raises(BadInput, match="may run an older image"):
         kit.build_image("trainyard/trainer", tag=tag)
 
 
@@ -211,7 +211,7 @@ def builds(monkeypatch):
         cluster.registry.images[build.target.rpartition(":")[2]] = StoredImage("sha256:0", 5)
         return "sha256:0"
 
-    monkeypatch.setattr(cluster_build, "_built", run)
+    monkeypatch.setattr(cluster_build, "_run", run)
     return orders
 
 
@@ -322,14 +322,14 @@ def test_a_dockerfile_may_have_rules_of_its_own(dockerfile):
 def test_a_base_that_docker_hub_refuses_for_now_is_taken_from_pytorchs_own_registry(
     words, bases, monkeypatch, builds
 ):
-    run = cluster_build._built
+    run = cluster_build._run
 
     def refused(cluster, build):
         run(cluster, build)
         if "BASE" not in build.context.arguments:
             raise CommandFailed(words, about="BuildKit", fix="-")
 
-    monkeypatch.setattr(cluster_build, "_built", refused)
+    monkeypatch.setattr(cluster_build, "_run", refused)
     with nullcontext() if bases[1:] else pytest.raises(CommandFailed, match="COPY"):
         kit.build_image(
             "trainyard/mine", cluster=SimpleNamespace(registry=OwnRegistry("registry.example", "x"))

@@ -231,7 +231,7 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
 def test_a_wrong_pattern_is_told_what_to_do(answer, check, advice, monkeypatch):
     exercise = exercises.load("07")
     monkeypatch.setattr(exercise, "seconds", 2)
-    if advice in ("should be a string", "as it was", "one + is enough"):  # of the process apart, or before it
+    if advice in ("should be a string", "unchanged", "one + is enough"):  # of the process apart, or before it
         checklist = kit.check("07", pattern=answer)
     else:
         checklist = Checklist(tuple(exercise.rows({"pattern": answer})))

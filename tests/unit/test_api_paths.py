@@ -105,6 +105,6 @@ def test_no_module_but_one_writes_a_path_of_the_api(package):
             f"{place}:{node.lineno}: {node.value[:60]}"
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in allowed
-            if LITERAL.search(node.value) and " " not in node.value
+            if LITERAL.search(node.value) and " " not in node.value and not node.value.endswith(".go")
         ]
     assert offenders == []
