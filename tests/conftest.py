@@ -13,6 +13,7 @@ from pathlib import Path
 import debian_packages
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from hypothesis import settings
 
 import kitlib as kit
 
@@ -38,6 +39,8 @@ def pytest_configure():
     """Let signals work, here and in what tests start: background jobs and nohup begin with some ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    settings.register_profile("shared-machine", deadline=None)
+    settings.load_profile("shared-machine")
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # A handler is not inherited by a program that is started, and what nohup asked for is kept.
         signal.signal(signal.SIGHUP, lambda *_: None)
