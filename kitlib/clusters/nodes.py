@@ -101,7 +101,7 @@ def usage(kube: Kube, of: str) -> Table:
     from kitlib.metrics.node_usage import node_usage, pod_usage  # with numpy, a fifth of the command line
 
     if of not in METRICS:
-        raise BadInput("top is for nodes and for pods", about=f"top({of!r})", fix='`top("pods")`')
+        raise BadInput("top is for nodes and for pods", about=f"top({of!r})", fix='`cluster.top("pods")`')
     try:
         figures = list_nodes(kube, METRICS[of]) if of == "nodes" else kube.get_all(METRICS[of])
     except Rejected as error:

@@ -172,7 +172,7 @@ def _check(
     except BadInput as error:
         if must_fit and cluster.provider == "local":  # elsewhere an autoscaler may add such a node
             raise
-        log.warning("%s; its pods wait until there is such a node. %s", error.what, plain(error.fix))
+        log.warning("%s, so it waits for a larger node. To start it now, %s", error.what, plain(error.fix))
     for priority in job.priorities:
         ensure_priority_class(kube, priority)
     checks.warn_of_policies(kube, job, objects, about=about)

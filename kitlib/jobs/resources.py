@@ -112,11 +112,11 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
                 largest = max(largest, *cluster.training_gpus(), 0)
             if nodes and requested > largest:
                 what = f"a pod requests {show(requested)} {title}, and the largest of {len(every)} nodes has "
-                fix = f"`{keyword}=` at most that, or nodes that have it"
+                fix = f"set `{keyword}=` to at most {show(largest)}, or add a node with more"
                 if cluster.provider == "local" and resource == GPU:
                     recreate = f'name="{cluster.name}", gpus={requested:g}, recreate=True'
                     again = f'`kit.create_cluster("local", {recreate})`'
-                    fix = f"`gpus={largest:g}`, or nodes that declare them: {again}"
+                    fix = f"set `gpus=` to at most {largest:g}, or create nodes that declare them: {again}"
                 raise BadInput(f"{what}{show(largest)}", about=about, fix=fix)
 
 

@@ -201,7 +201,7 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None
     """Wait until its workloads are available, its kinds are served, and its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
-    resume = f'`install("{part.name}")` again; see `cluster.kubectl("describe pods -n {namespace}")`'
+    resume = f'`kit.install("{part.name}")` again; see `cluster.kubectl("describe pods -n {namespace}")`'
     label, field = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
     specs = [WatchSpec("Pod", fields=f"metadata.namespace={namespace}")]
     specs += [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]

@@ -1,7 +1,8 @@
 """Rewrite the fixes of errors for a terminal: Python calls as commands, arguments as options.
 
 Errors suggest Python calls between backticks: `kit.connect("lab", start=True)`. A terminal shows the
-equivalent command of `COMMANDS`; click knows its arguments and options.
+equivalent command: `run.wait()` is `run wait`, other calls are in `COMMANDS`. Click has the arguments and
+options. Why errors contain Python text: docs/decisions/fixes-are-python.md.
 """
 
 import ast
@@ -16,7 +17,7 @@ import click
 from kitlib.errors import CODE
 
 PROGRAM = "trainyard"
-# The command of each call, and the names of the call's positional arguments.
+# The commands of calls that are not named like their command, and the names of their positional arguments.
 COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kit.build_image": ("image build", ("name",)),
     "kit.clusters.find().delete": ("cluster delete", ()),
@@ -26,40 +27,23 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kit.credentials": ("doctor", ()),
     "kit.IndexedJob": ("launch", ("trainer",)),
     "kit.install": ("operator install", ("name",)),
-    "kit.launch": ("launch", ("trainer",)),
     "kit.list_clusters": ("cluster list", ()),
     "kit.list_resources": ("resources list", ("provider",)),
     "kit.preflight": ("doctor", ("provider",)),
     "kit.prepare_dataset": ("dataset prepare", ("name",)),
     "kit.TorchElastic": ("launch --kind torch-elastic", ("trainer",)),
-    "kit.workshop.add": ("workshop add", ("name",)),
-    "kit.workshop.remove": ("workshop remove", ("name",)),
     "cluster.create_volume": ("volume create", ("name",)),
-    "cluster.delete": ("cluster delete", ()),
     "cluster.events": ("kubectl events", ()),
     "cluster.kubectl": ("kubectl", ("words",)),
     "cluster.nodes": ("kubectl get nodes", ()),
     "cluster.pods": ("kubectl get pods -o wide", ()),
-    "cluster.scale": ("cluster scale", ("nodes",)),
     "cluster.top": ("kubectl top", ("words",)),
     "cluster.volumes": ("volume list", ()),
     "cluster.wait_ready": ("kubectl wait --for=condition=Ready nodes --all", ()),
-    "install": ("operator install", ("name",)),
     "job.manifest": ("launch --dry-run", ("trainer",)),
-    "run.delete": ("run delete", ()),
     "run.events": ("kubectl events", ()),
-    "run.logs": ("run logs", ()),
-    "run.pause": ("run pause", ()),
     "run.pods": ("kubectl get pods", ()),
-    "run.resume": ("run resume", ()),
-    "run.scale": ("run scale", ("workers",)),
-    "run.wait": ("run wait", ()),
     "run.why": ("why", ()),
-    "top": ("kubectl top", ("words",)),
-    "volume.delete": ("volume delete", ()),
-    "volume.download": ("volume download", ("path", "to")),
-    "volume.ls": ("volume ls", ("path",)),
-    "volume.upload": ("volume upload", ("path", "to")),
 }
 # Calls without a command.
 IN_PYTHON = (
@@ -115,9 +99,9 @@ def _command_of(call: ast.Call, root: click.Group, known: Mapping[str, str]) -> 
         inner = call.func.value
         title = f"{ast.unparse(inner.func)}().{call.func.attr}"
         known["cluster"] = str(_value(inner.args[0])) if inner.args else "NAME"
-    if title not in COMMANDS:
+    words, positional = COMMANDS.get(title) or _same_name(title, root)
+    if not words:
         return None
-    words, positional = COMMANDS[title]
     arguments = {name: _value(argument) for name, argument in zip(positional, call.args, strict=False)}
     arguments |= {item.arg: _value(item.value) for item in call.keywords if item.arg}
     if title == "kit.connect" and arguments.pop("start", False):
@@ -130,9 +114,19 @@ def _command_of(call: ast.Call, root: click.Group, known: Mapping[str, str]) -> 
     return _render(words, arguments, _find(root, words), known)
 
 
-def _find(root: click.Group, message: str) -> click.Command:
+def _same_name(title: str, root: click.Group) -> tuple[str, tuple[str, ...]]:
+    """Return the command with the name of a call, and its arguments after the receiver; empty if none."""
+    words = title.removeprefix("kit.").replace(".", " ")
+    command = _find(root, words)
+    if command.name != words.split()[-1] or isinstance(command, click.Group):
+        return "", ()
+    names = [str(param.name) for param in command.params if isinstance(param, click.Argument)]
+    return words, tuple(name for name in names if title.startswith("kit.") or name != "name")
+
+
+def _find(root: click.Group, words: str) -> click.Command:
     command: click.Command = root
-    for word in message.split():
+    for word in words.split():
         if isinstance(command, click.Group):
             command = command.get_command(click.Context(command), word) or command
     return command
@@ -149,11 +143,11 @@ def _value(node: ast.expr) -> object:
 
 
 def _render(
-    message: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
+    words: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
 ) -> str:
-    receiver = message.replace("why", "run").split()[0]
+    receiver = words.replace("why", "run").split()[0]
     values = {OPTION_NAMES.get(name, name): value for name, value in arguments.items() if name != "cluster"}
-    line = [PROGRAM, *message.split()]
+    line = [PROGRAM, *words.split()]
     for param in (param for param in command.params if isinstance(param, click.Argument)):
         is_receiver = param.name == "name" and receiver in ("cluster", "run", "volume")
         value = values.pop(str(param.name), known.get(receiver, ...) if is_receiver else ...)
