@@ -41,11 +41,10 @@ class Workers:
         folder: Where output and checkpoints lie.
         stock: Let torchrun start them.
         nodes: MIN:MAX, as ``--nnodes`` takes it.
-        settings: More of ``--rdzv-conf``.
     """
 
-    def __init__(self, folder: Path, *, stock: bool, nodes: str, settings: str = "") -> None:
-        self._folder, self._stock, self._nodes, self._settings = folder, stock, nodes, settings
+    def __init__(self, folder: Path, *, stock: bool, nodes: str) -> None:
+        self._folder, self._stock, self._nodes = folder, stock, nodes
         folder.mkdir(parents=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -76,7 +75,7 @@ class Workers:
         flags += [
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint=127.0.0.1:{self._port}",
-            f"--rdzv-conf=is_host=false{self._settings}",
+            "--rdzv-conf=is_host=false",
         ]
         torchrun = [str(Path(sys.executable).with_name("torchrun"))]
         program = torchrun if self._stock else [sys.executable, str(config.find(LAUNCHER))]

@@ -5,22 +5,26 @@ or in etcd: the number of the round, its members, the waiting workers, and the t
 torchrun runs the handler in an agent process; here the training process runs it itself, so that a membership
 change needs a new process group but not a new process.
 
-This module adds two things to torch's handler, both in its own record and with its own compare-and-set:
+This module adds three things to torch's handler, in its own record and with its own compare-and-set:
 
 - *A failed round is over for all.* torch waits for the heartbeats of dead workers to expire before it closes
   a round. But a process group cannot be repaired, so any worker that sees a broken connection may declare the
   round over. It also records how many workers are expected next, so that no last call is needed for them.
 - *A lost record is not fatal.* A restarted store is empty; the handler is then created again.
+- *Silence is measured by the worker that listens.* torch compares the times of other clocks with its own, so
+  its limit must be longer than they differ; here a heartbeat is missed if the record has not changed.
 
 Process groups, state and training are in ``elastic.py``. This module does not use models.
 """
 
 import json
+import math
 import socket
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,11 +34,12 @@ import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters, dynamic_rendezvous
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousGracefulExitError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
     RendezvousBackend,
+    RendezvousTimeout,
     _Action,
     _RendezvousExitOp,
     _RendezvousJoinOp,
-    create_handler,
 )
 from torch.distributed.elastic.rendezvous.utils import _delay, parse_rendezvous_endpoint
 
@@ -44,8 +49,8 @@ TIMEOUTS = {
     "last_call_timeout": 2,  # after the minimum has joined: workers within this time join the same round
     "close_timeout": 10,  # to mark the run as ended
     "heartbeat_timeout": 5,  # of one heartbeat
-    "keep_alive_interval": 1,  # between two heartbeats
-    "keep_alive_max_attempt": 6,  # missed heartbeats until a worker counts as lost
+    "keep_alive_interval": 0.5,  # between two heartbeats
+    "keep_alive_max_attempt": 3,  # missed heartbeats until a worker counts as lost
     "read_timeout": 10,  # of one request to the store
     "connect_timeout": 300,  # for the store's name to resolve and its port to answer
     "group_timeout": 15,  # to form a process group once the round is complete
@@ -53,7 +58,9 @@ TIMEOUTS = {
 }
 REPORT_SECONDS = 15
 MAX_DELAY, MIN_DELAY = 1.0, 0.02  # seconds between two readings of the record while a round is formed
-STATUS_SECONDS = 0.4  # during a round, the record is at most this old
+WATCH_SECONDS = 0.25  # between two readings of the record during a round
+STATUS_SECONDS = 0.2  # during a round, the record is at most this old
+MAX_PATIENCE = 4  # a worker counts as lost after at most this many times the configured silence
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
 PORTS = {"c10d": 29400, "etcd-v2": 2379}
 
@@ -114,12 +121,57 @@ class RoundStatus:
     Attributes:
         waiting: The number of workers that want to join.
         over: The round is no longer this one, or this worker is no longer in it.
-        silent: The heartbeats of a member of the round have expired.
+        silent: The heartbeats of a member of the round have stopped.
     """
 
     waiting: int = 0
     over: bool = False
     silent: bool = False
+
+
+class Heartbeats:
+    """The peers' heartbeats as one worker sees them change, timed by its own monotonic clock.
+
+    A peer is silent after ``limit`` without a change, or after twice the longest pause between two heartbeats
+    so far: they are longer on a busy machine. Time in which this worker did not run itself does not count.
+
+    Args:
+        limit: Seconds; at most `MAX_PATIENCE` times as long if the machine is busy.
+
+    Example:
+        >>> heartbeats = Heartbeats(limit=1.5)
+        >>> [len(heartbeats.silent({"peer": 7}, now=reading / 4)) for reading in range(8)]
+        [0, 0, 0, 0, 0, 0, 0, 1]
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit, self._longest = limit, 0.0
+        self._read_at: float | None = None
+        self._last: dict[Any, Any] = {}
+        self._pauses: dict[Any, float] = {}
+
+    def restart(self) -> None:
+        """Begin a round: nobody is silent yet."""
+        self._read_at = None
+        self._last, self._pauses = {}, {}
+
+    def silent(self, heartbeats: Mapping[Any, Any], *, now: float) -> set[Any]:
+        """Return the peers that are silent, given the last heartbeat of each.
+
+        Args:
+            heartbeats: By peer; only compared with those of the call before.
+            now: Seconds of a monotonic clock.
+        """
+        passed = 0.0 if self._read_at is None else min(now - self._read_at, 2 * WATCH_SECONDS)
+        self._read_at = now
+        for peer, heartbeat in heartbeats.items():
+            pause = self._pauses.get(peer, 0.0) + passed
+            if self._last.get(peer) != heartbeat:
+                self._longest = max(self._longest, pause if peer in self._last else 0.0)
+                pause = 0.0
+            self._last[peer], self._pauses[peer] = heartbeat, pause
+        limit = min(max(self._limit, 2 * self._longest), MAX_PATIENCE * self._limit)
+        return {peer for peer in heartbeats if self._pauses[peer] > limit}
 
 
 def wait_for_store(settings: RendezvousSettings, timeout: float | None = None) -> None:
@@ -253,6 +305,8 @@ class ElasticRendezvous:
         self.port = parse_rendezvous_endpoint(settings.endpoint, PORTS[BACKENDS[settings.backend]])[1]
         dynamic_rendezvous.get_method_name = _method_name
         dynamic_rendezvous._delay = self._poll_delay = _PollDelay()
+        interval, missed = settings.timeout("keep_alive_interval"), settings.timeout("keep_alive_max_attempt")
+        self._heartbeats, self._silent = Heartbeats(interval * missed), set[Any]()
         self._handler: Any = None
         self._store: Any = None
         self._connect()
@@ -268,7 +322,6 @@ class ElasticRendezvous:
             settings.run_id,
             settings.min_nodes,
             settings.max_nodes,
-            local_addr=socket.gethostname(),  # otherwise torch queries DNS, which may be slow
             **conf,
         )
         client: RendezvousBackend
@@ -283,7 +336,24 @@ class ElasticRendezvous:
 
             client, store = create_etcd(parameters)
         store.set_timeout(timedelta(seconds=settings.timeout("read_timeout")))
-        self._handler, self._store = create_handler(store, client, parameters), store
+        self._handler, self._store = self._create_handler(store, client), store
+
+    def _create_handler(self, store: Any, client: RendezvousBackend) -> DynamicRendezvousHandler:
+        """Do what torch's ``create_handler`` does, which takes whole seconds for the interval only."""
+        names = ("join", "last_call", "close", "heartbeat")
+        seconds = {name: timedelta(seconds=self.settings.timeout(f"{name}_timeout")) for name in names}
+        return DynamicRendezvousHandler.from_backend(
+            self.settings.run_id,
+            store,
+            client,
+            self.settings.min_nodes,
+            self.settings.max_nodes,
+            socket.gethostname(),  # otherwise torch queries DNS, which may be slow
+            RendezvousTimeout(**seconds),
+            # Seconds, which it makes a timedelta of; its annotation says int.
+            keep_alive_interval=self.settings.timeout("keep_alive_interval"),  # type: ignore[arg-type]
+            keep_alive_max_attempt=MAX_PATIENCE * math.ceil(self.settings.timeout("keep_alive_max_attempt")),
+        )
 
     def reconnect(self) -> bool:
         """Try once to reconnect to the store; return True on success."""
@@ -314,6 +384,8 @@ class ElasticRendezvous:
             raise RunEnded from error
         handler._state_holder._cache_duration = STATUS_SECONDS
         handler._start_heartbeats()
+        self._heartbeats.restart()
+        self._silent = set()
         rank, world_size = handler._get_world()
         number = handler._state_holder.state.round
         # A separate connection: each handles one request at a time, and while a group waits for its members
@@ -333,8 +405,15 @@ class ElasticRendezvous:
         """
         waiting = self._handler.num_nodes_waiting()
         state, me = self._handler._state_holder.state, self._handler._this_node
-        over = state.round != now.number or me not in state.participants
-        return RoundStatus(waiting, over, silent=not over and len(state.participants) < now.world_size)
+        if state.round != now.number or me not in state.participants:
+            return RoundStatus(waiting, over=True)
+        peers = {
+            node: heartbeat
+            for node, heartbeat in state.last_heartbeats.items()
+            if node in state.participants and node != me
+        }
+        self._silent = self._heartbeats.silent(peers, now=time.monotonic())
+        return RoundStatus(waiting, silent=bool(self._silent) or len(state.participants) < now.world_size)
 
     def declare_over(self, now: Round, *, leaving: int = 0) -> bool:
         """End a round for all its members; does nothing if another worker already has.
@@ -349,7 +428,11 @@ class ElasticRendezvous:
         if now.handler is not self._handler:
             return False  # the store was restarted and counts from 0 again
 
-        self._change(lambda state: state.round == now.number and _end(state, leaving=leaving))
+        def end(state: Any) -> bool:
+            silent = len(self._silent & state.participants.keys())
+            return state.round == now.number and _end(state, leaving=leaving + silent)
+
+        self._change(end)
         state = self._handler._state_holder.state
         return state.complete and state.round > now.number
 

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_rendezvous import ElasticRendezvous, Round
+from elastic_rendezvous import WATCH_SECONDS, ElasticRendezvous, Round
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 
@@ -27,7 +27,7 @@ class PeerWatch(threading.Thread):
     Attributes:
         ended: The round is over: a connection was closed, or the record says so.
         waiting: A worker wants to join.
-        silent: A peer's heartbeats have expired.
+        silent: A peer's heartbeats have stopped.
         store_lost: The store was restarted and has lost the record.
     """
 
@@ -44,8 +44,8 @@ class PeerWatch(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
-        """Check the record twice a second."""
-        while not self._done.wait(0.5):
+        """Check the record four times a second."""
+        while not self._done.wait(WATCH_SECONDS):
             if not self._sockets <= set(open_sockets().values()):  # gloo closes a dead peer's connections
                 self.ended = True
             try:
@@ -59,6 +59,9 @@ class PeerWatch(threading.Thread):
             if status.over or status.silent:
                 self.silent = status.silent
                 self.ended = True
+                with suppress(RendezvousError):
+                    # Before others see a closed connection, so that the next round expects no silent worker.
+                    self._rendezvous.declare_over(self._round)
                 self._cut()
                 return
 
