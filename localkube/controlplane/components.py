@@ -28,8 +28,9 @@ METRICS_RESOLUTION, METRICS_TIMEOUT = "10s", "9s"
 ETCD_AT_REST = {"heartbeat-interval": 500, "election-timeout": 5000, "backend-batch-interval": "1s"}
 # They tell several API servers apart, and take a second of a start.
 FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
-# The Workload API and gang scheduling, which are beta and off by default.
-WORKLOADS, WORKLOAD_API = "GenericWorkload=true", "scheduling.k8s.io/v1beta1=true"
+# Gang scheduling, and preemption of whole gangs: beta, and off by default. Gangs that need one rack: alpha.
+WORKLOADS = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+WORKLOAD_API = "scheduling.k8s.io/v1beta1=true"
 
 FIRST = ("etcd", "kube-apiserver")
 # All that Kubernetes starts by default. The ranges of nodes' pods are the kubelet's here.

@@ -93,23 +93,3 @@ def test_a_forced_deletion_cuts_a_graceful_one_short(pods, cluster):
     cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=120s")
     eventually(process.is_running, expected=False)
     assert name not in names(pods_of(cluster, ""))
-
-
-def test_a_gang_of_four_starts_as_a_whole_or_not_at_all(created_objects, pods, cluster):
-    """The example of https://kubernetes.io/docs/concepts/workloads/workload-api/, with a GPU a worker."""
-    head = {"apiVersion": "scheduling.k8s.io/v1beta1"}
-    gang, controller = {"gang": {"minCount": 4}}, {"apiGroup": "batch", "kind": "Job", "name": "training-job"}
-    template = {"name": "workers", "schedulingPolicy": gang}
-    workload, group = named("training-job-workload"), named("training-worker")
-    spec = {"controllerRef": controller, "podGroupTemplates": [template]}
-    created_objects(head | {"kind": "Workload", "metadata": {"name": workload}, "spec": spec})
-    spec = {"workloadRef": {"workloadName": workload, "templateName": "workers"}, "schedulingPolicy": gang}
-    created_objects(head | {"kind": "PodGroup", "metadata": {"name": group}, "spec": spec})
-    gpu = {"main": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}
-    former = pods.running(pod(FOREVER, **gpu))["metadata"]["name"]
-    workers = [pods.create(pod(FOREVER, schedulingGroup={"podGroupName": group}, **gpu)) for _ in range(4)]
-    for worker in workers:  # three of the four GPUs are free
-        waiting = pods.until(worker, lambda pod: condition(pod, "PodScheduled").get("status") == "False")
-        assert "nodeName" not in waiting["spec"]
-    cluster.kubectl("delete", "pod", former)
-    assert all(pods.until(worker, is_ready)["spec"]["nodeName"] for worker in workers)
