@@ -4,7 +4,7 @@ Each is saved twice, for a light and for a dark page, as SVG.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
 
+from bench import timelines
 from bench.results import MISSED, Result, number
 from kitlib.widgets.plots import DARK, LIGHT, Theme
 
@@ -68,6 +69,16 @@ def save_overview(results: Iterable[Result], folder: Path) -> None:
         _plain(axes, theme)
 
     _save(draw, folder / "overview", height=1 + 0.3 * len(judged), width=1.5 * WIDTH)
+
+
+def save_timelines(faults: Mapping[str, Mapping[str, timelines.Timeline]], path: Path) -> None:
+    """Save a picture of runs around faults; the path is without suffixes, as for `save`."""
+    width, height = timelines.SIZE
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        timelines.draw(faults, figure, theme)
+
+    _save(draw, path, height=height, width=width)
 
 
 def _bars(axes: Axes, result: Result, theme: Theme) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import plots
+from bench import plots, timelines
 from bench.__main__ import OUTPUT
 from bench.machine import BUSY
 from bench.measures import MEASURES
@@ -23,6 +23,8 @@ from bench.results import MET, MISSED, Limit, Result, number
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = "images/performance"
+TIMELINES = "elastic.md"  # in it, what is between these is written from the JSON
+BEGIN, END = "<!-- python -m bench.publish -->", "<!-- bench.publish: the end -->"
 INTRODUCTION = """# Performance
 
 How fast the kit is, compared with similar tools (its *peers*). `make bench` measures both in alternating
@@ -84,7 +86,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, measure in measures.items():
         plots.save(_results(measure), folder / name)
     (DOCS / "performance.md").write_text(page(measures, profiles=DOCS / "profiles"), encoding="utf-8")
+    for name, measure in measures.items():
+        if faults := timelines.by_fault(_results(measure)):
+            plots.save_timelines(faults, folder / f"{name}-timelines")
+            document = DOCS / TIMELINES
+            document.write_text(
+                with_timelines(document.read_text(encoding="utf-8"), name, measure), encoding="utf-8"
+            )
     return 0
+
+
+def with_timelines(text: str, name: str, measure: dict[str, Any]) -> str:
+    """Replace what is between the two comments of a document by the picture and table of a measure."""
+    faults = timelines.by_fault(_results(measure))
+    message = "; ".join(
+        f"{fault}: {', '.join(f'{kind} {timeline.words}' for kind, timeline in runs.items())}"
+        for fault, runs in faults.items()
+    )
+    block = f"""{BEGIN}
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="{FOLDER}/{name}-timelines-dark.svg">
+  <img src="{FOLDER}/{name}-timelines.svg" alt="{message}">
+</picture>
+
+{timelines.table(faults)}
+{_measured_at(measure)}
+{END}"""
+    return re.sub(f"{BEGIN}.*{END}", lambda match: block, text, flags=re.DOTALL)
 
 
 def _quiet(name: str, measure: dict[str, Any]) -> bool:
@@ -112,6 +140,7 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
             "load": state["load"],
             "results": [
                 {key: value for key, value in result.items() if key not in ("measure", "details")}
+                | ({"timelines": kept} if (kept := result["details"].get("timelines")) else {})
                 for result in run["results"]
                 if result["measure"] == name
             ],
@@ -180,16 +209,8 @@ def _section(name: str, measure: dict[str, Any]) -> str:
     results = _results(measure)
     docstring = inspect.getdoc(sys.modules[MEASURES[name].__module__]) or ""
     heading, _, how = docstring.partition("\n\n")
-    machine = measure["machine"]
     message = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
     notes = "".join(f"\n{note[:1].upper()}{note[1:]}.\n" for note in _notes(results))
-    rounds = f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
-    measured_at = (
-        f"{measure['date']}, {rounds}, {machine['cores']} cores of {machine['processor']}, "
-        f"{machine['memory_gb']:g} GB, {machine['system']}, "
-        f"Python {machine['python']}, torch {machine['torch']}, "
-        f"{'root' if machine['root'] else 'not root'}; load average before it {measure['load']:g}."
-    )
     return f"""
 ## {name}
 
@@ -202,8 +223,18 @@ def _section(name: str, measure: dict[str, Any]) -> str:
 
 {how}
 {notes}
-{measured_at}
+{_measured_at(measure)}
 """
+
+
+def _measured_at(measure: dict[str, Any]) -> str:
+    machine, rounds = measure["machine"], f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
+    return (
+        f"{measure['date']}, {rounds}, {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['memory_gb']:g} GB, {machine['system']}, "
+        f"Python {machine['python']}, torch {machine['torch']}, "
+        f"{'root' if machine['root'] else 'not root'}; load average before it {measure['load']:g}."
+    )
 
 
 def _notes(results: Sequence[Result]) -> list[str]:
@@ -236,6 +267,7 @@ def _results(measure: dict[str, Any]) -> list[Result]:
             limit=Limit(**result["limit"]) if result["limit"] else None,
             notes=result["notes"] or "",
             timeout=result.get("timeout", 0),
+            details={"timelines": result.get("timelines", {})},
         )
         for result in measure["results"]
     ]

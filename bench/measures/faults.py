@@ -3,7 +3,9 @@
 Two workers of the digits on two of four nodes, a step each tenth of a second, a checkpoint each ten. One
 worker is killed, or stopped (SIGSTOP); its node has 1 Mbit/s, is cut off from the network, or loses power.
 The pause is the longest time without a step of any worker, from the fault until training has gone on for a
-while; a way is given up after a minute without a step, or when its run has failed.
+while; a way is given up after a minute without a step, or when its run has failed. The steps around the fault
+are kept for the picture in docs/elastic.md (``bench.timelines``). ``--quick`` only kills a worker, in the
+first two ways.
 
 The elastic launcher, a stock ``torchrun`` with a rendezvous and restarts, and a TrainJob of Kubeflow Trainer
 run the same program with the same checkpoints; torchft has its own program, without checkpoints. Everything
@@ -12,6 +14,7 @@ else is as it comes: torchft's collectives wait for 5 s, stock torchrun's for fi
 Bounded by how a loss is noticed: by a connection that breaks, at once; by silence, after a timeout.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,47 +28,54 @@ from bench.errors import PeerAbsent
 from bench.lab import Lab
 from bench.results import Result
 from bench.sampling import alternate
+from bench.timelines import TIMEOUT, Timeline
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 from kitlib.jobs.base import Job, JobArguments
 
 TRAINER, PACE = "trainers/digits_elastic.py", 0.1
 FLAGS = {"epochs": 100_000, "step_seconds": PACE, "log_every": 1, "checkpoint_every": 10}
-TIMEOUT, SETTLE, POLL = 60.0, 15.0, 1.0  # seconds: without a step, after the fault, between polls
+SETTLE, POLL = 15.0, 1.0  # seconds: after the fault, between polls
 READY_SECONDS, STEPS_BEFORE = 180, 20
 ROUNDS = 1  # twenty runs, of up to a minute and more
 Fault = Callable[[Cluster, kit.Run, str], AbstractContextManager[None]]  # the node is that of rank 1
 OURS, TORCHRUN, TORCHFT, TRAIN_JOB = "ours", "torchrun in pods", "torchft in pods", "TrainJob"
+QUICK = (OURS, TORCHRUN)
 
 
 def measure(lab: Lab) -> list[Result]:
     """Do every fault to every kind of run, in turns."""
     lab.clear()
-    absent = _install(lab)
+    absent = dict.fromkeys((TORCHFT, TRAIN_JOB), "a quick run leaves it out") if lab.quick else _install(lab)
     volume = lab.ours.create_volume("faults")
     results = []
-    for fault, strike in FAULTS.items():
+    for fault, strike in itertools.islice(FAULTS.items(), 1 if lab.quick else None):
         lab.report(fault)
         sides = {
-            kind: lambda kind=kind, strike=strike: _pause(lab, kind, strike)
+            kind: lambda kind=kind, strike=strike: _strike(lab, kind, strike)
             for kind in (OURS, TORCHRUN, TORCHFT, TRAIN_JOB)
             if kind not in absent
         }
         samples = alternate(sides, min(lab.rounds, ROUNDS))
-        results += [
-            Result(
-                what=f"{fault} → longest pause of the training",
-                unit="s",
-                ours=tuple(samples[OURS]),
-                peer=peer,
-                theirs=tuple(samples.get(peer, ())),
-                absent=absent.get(peer, ""),
-                timeout=TIMEOUT,
-            )
-            for peer in (TORCHRUN, TORCHFT, TRAIN_JOB)
-        ]
+        results += [_result(fault, samples, peer, absent) for peer in (TORCHRUN, TORCHFT, TRAIN_JOB)]
     volume.delete()
     return results
+
+
+def _result(
+    fault: str, samples: Mapping[str, list[Timeline]], peer: str, absent: Mapping[str, str]
+) -> Result:
+    kinds = (OURS, peer) if peer == TORCHRUN else (peer,)  # ours once
+    return Result(
+        what=f"{fault} → longest pause of the training",
+        unit="s",
+        ours=tuple(timeline.seconds for timeline in samples[OURS]),
+        peer=peer,
+        theirs=tuple(timeline.seconds for timeline in samples.get(peer, ())),
+        absent=absent.get(peer, ""),
+        timeout=TIMEOUT,
+        details={"timelines": {kind: samples[kind][-1].as_dict() for kind in kinds if kind in samples}},
+    )
 
 
 def _install(lab: Lab) -> dict[str, str]:
@@ -107,8 +117,8 @@ def _trains(seen: Any) -> bool:
     return bool(seen.step >= STEPS_BEFORE)
 
 
-def _pause(lab: Lab, kind: str, strike: Fault) -> float:
-    """Launch a run, do a fault to its worker of rank 1, and return the longest pause in seconds."""
+def _strike(lab: Lab, kind: str, strike: Fault) -> Timeline:
+    """Launch a run, do a fault to its worker of rank 1, and return the steps around it."""
     cluster = lab.ours
     run = kit.launch(_job(kind, cluster), cluster=cluster)
     try:
@@ -116,25 +126,24 @@ def _pause(lab: Lab, kind: str, strike: Fault) -> float:
         node = next(pod["node"] for pod in run.pods() if str(pod["rank"]) == "1")
         struck = time.time()
         with strike(cluster, run, node):
-            seconds = _longest_pause(run, since=struck)
+            timeline = _watch(run, since=struck)
     finally:
         run.delete()
-    lab.report(f"{kind}: {seconds:.1f} s")
-    return seconds
+    lab.report(f"{kind}: {timeline.seconds:.1f} s")
+    return timeline
 
 
-def _longest_pause(run: kit.Run, *, since: float) -> float:
+def _watch(run: kit.Run, *, since: float) -> Timeline:
     """Watch the steps until training has gone on; at most TIMEOUT seconds without one."""
     while True:
-        now = time.time()
+        now = time.time() - since
         steps = run.metrics("step")
-        times = sorted(steps.time[steps.time >= since - 10 * PACE])
-        pauses = [after - before for before, after in zip(times, times[1:], strict=False) if after > since]
-        silent = now - max(since, times[-1] if times else since)
-        if silent >= TIMEOUT or run.status.phase == "Failed":
-            return TIMEOUT
-        if now - since >= SETTLE and silent < 2 * POLL:
-            return max(pauses)
+        workers = tuple(tuple(sorted(own.time - since)) for _, own in steps.groupby("rank"))
+        last = max(0.0, *(worker[-1] for worker in workers))
+        failed = run.status.phase == "Failed"
+        given_up = failed or now - last >= TIMEOUT
+        if given_up or (now >= SETTLE and now - last < 2 * POLL):
+            return Timeline.around_fault(workers, failed=failed, given_up=given_up)
         time.sleep(POLL)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from bench import publish
 from bench.results import Limit, Result
+from bench.timelines import Timeline
 
 MACHINE = {
     "cores": 2,
@@ -89,5 +90,48 @@ def test_the_page_is_what_the_results_say():
     stored = json.loads((publish.DOCS / "performance.json").read_text())
     page = publish.page(stored, profiles=publish.DOCS / "profiles")
     assert page == (publish.DOCS / "performance.md").read_text(), "python -m bench.publish writes it anew"
+    text = (publish.DOCS / publish.TIMELINES).read_text()
+    for name, measure in stored.items():
+        assert not any("timelines" in result for result in measure["results"]) or (
+            publish.with_timelines(text, name, measure) == text
+        )
     for name in ("overview", *stored):
         assert (publish.DOCS / publish.FOLDER / f"{name}.svg").exists()
+
+
+def timeline(*, end: float | None, failed: bool = False) -> dict:
+    workers = [[-0.2, -0.1, *([end, end + 0.1] if end else [])], [-0.2, -0.1]]
+    return Timeline.around_fault(workers, failed=failed, given_up=end is None).as_dict()
+
+
+@pytest.mark.parametrize(
+    ("end", "failed", "words", "seconds"),
+    [(0.4, False, "0.5", 0.5), (None, False, "more than 60", 60), (None, True, "fails", 60)],
+)
+def test_a_pause_ends_with_the_next_step_of_any_worker_or_not_at_all(end, failed, words, seconds):
+    read = Timeline.from_dict(timeline(end=end, failed=failed))
+    assert (read.words, round(read.seconds, 3)) == (words, seconds)
+    assert read.workers[1] == (-0.2, -0.1)
+
+
+def test_a_pause_before_the_fault_does_not_count_and_steps_long_before_it_are_not_kept():
+    steps = Timeline.around_fault([[-9, -4, -0.1, 0.2, 0.3]])
+    assert (steps.pause, steps.workers) == ((-0.1, 0.2), ((-4, -0.1, 0.2, 0.3),))
+
+
+def test_the_document_of_elastic_training_gets_a_picture_and_a_table_of_all_ways(docs):
+    (docs / "elastic.md").write_text(f"before\n{publish.BEGIN}\nold\n{publish.END}\nafter\n")
+    sides = [("torchrun in pods", {"ours": timeline(end=0.4), "torchrun in pods": timeline(end=None)})]
+    sides.append(("TrainJob", {"TrainJob": timeline(end=None, failed=True)}))
+    results = [
+        Result("killed → longest pause", "s", (0.5,), peer, (60.0,), timeout=60, details={"timelines": lines})
+        for peer, lines in sides
+    ]
+    published(docs, one=run("faults", *results), two=run("pod_start", MISSED))
+    text = (docs / "elastic.md").read_text()
+    assert text.startswith(f"before\n{publish.BEGIN}\n<picture>") and text.endswith(f"{publish.END}\nafter\n")
+    assert "| killed | 0.5 | more than 60 | fails |" in text
+    assert "old" not in text
+    for theme in ("", "-dark"):
+        assert "more" not in (picture := (docs / publish.FOLDER / f"faults-timelines{theme}.svg").read_text())
+        assert "&gt; 60 s" in picture and "0.5 s" in picture and "kit.TrainJob" in picture
