@@ -5,8 +5,10 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -36,9 +38,15 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure():
-    """Let signals work, here and in what tests start: background jobs and nohup begin with some ignored."""
+    """Let signals work, and bytecode be kept, here and in what tests start.
+
+    Background jobs and nohup begin with some signals ignored.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    # Tests start thousands of interpreters. Where the shell forbids bytecode, each would compile all it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     settings.register_profile("shared-machine", deadline=None)
     settings.load_profile("shared-machine")
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -57,15 +65,16 @@ def entry_points_are_installed():
             pytest.exit(f"the environment lacks the entry points {missing} of {group}: make setup", 1)
 
 
-def place_in_order(item):
+@cache
+def place_in_order(path):
     """Return the place of a test's file in ORDER; files of no folder there come last."""
-    places = (place for place, first in enumerate(ORDER) if item.path.is_relative_to(HERE / first))
+    places = (place for place, first in enumerate(ORDER) if path.is_relative_to(HERE / first))
     return next(places, len(ORDER))
 
 
 def pytest_collection_modifyitems(items):
     """Put files into their order; skip, in plain mode, what it does not promise to keep."""
-    items.sort(key=place_in_order)
+    items.sort(key=lambda item: place_in_order(item.path))
     if os.environ.get("TRAINYARD_MODE") == "plain":
         skip = pytest.mark.skip(reason="plain mode does not promise it: localkube/INTERNALS.md, Plain mode")
         for item in items:
