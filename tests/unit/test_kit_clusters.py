@@ -81,6 +81,23 @@ def test_what_makes_no_sense_is_refused_before_anything_is_started(arguments, wo
 
 
 @pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {},
+        {"between": "rack-a"},
+        {"between": ("rack-a",)},
+        {"between": ("rack-a", "rack-b", "rack-c")},
+        {"between": ("rack-a", "rack-b"), "node": "node-1"},
+    ],
+    ids=str,
+)
+def test_a_link_has_a_node_or_two_ends(ends):
+    with pytest.raises(BadInput, match="(?s)of a node, or between two.*between="):
+        LocalCluster("lab").link(bandwidth="1Gbit", **ends)
+
+
+@pytest.mark.usefixtures("no_process")
 def test_a_provider_that_is_not_there_yet_is_refused_with_those_that_are():
     with pytest.raises(BadInput, match="(?s)no provider 'aks'.*local, existing"):
         kit.create_cluster("aks")

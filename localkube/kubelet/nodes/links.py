@@ -93,7 +93,9 @@ class LinkManager:
         """
         if len(ends) not in (1, 2):
             raise LocalClusterError(
-                "a link is of one node, or between two ends", about=f"{len(ends)} ends", fix="name one or two"
+                "a link has one end, a node, or two: nodes, racks or zones",
+                about=", ".join(ends) or "no end",
+                fix="name a node, or two ends",
             )
         names = sorted(ends, key=self._resolve)
         nodes = tuple(map(self._resolve, names))
