@@ -44,7 +44,7 @@ def pytest_configure():
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    # Tests start thousands of interpreters. Where the shell forbids bytecode, each would compile all it imports.
+    # Tests start thousands of interpreters. Where the shell forbids bytecode, each compiles all it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     settings.register_profile("shared-machine", deadline=None)

@@ -438,15 +438,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             latency: One-way latency, as ``"10ms"``; needs netem in the machine's kernel.
             between: Two racks, as of ``create_cluster(racks=2)``, zones or nodes; or else a ``node``.
         """
-        if bool(node) == bool(between) or isinstance(between, str) or len(between) not in (0, 2):
-            raise BadInput(
-                "a link is of a node, or between two racks, zones or nodes",
-                about=f"between={between!r}, node={node!r}",
-                fix='`cluster.link(bandwidth="1Gbit", node="node-3")`, or `between=("rack-a", "rack-b")`',
-            )
-        return self._shape_links(
-            *between, *filter(None, [node]), f"--bandwidth={bandwidth}", f"--latency={latency}"
-        )
+        limits = [f"--bandwidth={bandwidth}", f"--latency={latency}"]
+        return self._shape_links(*nodes.link_ends(between, node), *limits)
 
     def unlink(self, *, between: Sequence[str] = (), node: str = "") -> Table:
         """Remove a link's limit, or those of all links. Return the links that remain."""

@@ -1,7 +1,7 @@
 """The nodes of a cluster as tables; the error for users who may not list nodes says what to use instead."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from kitlib.display.progress import progress
@@ -134,3 +134,18 @@ def wait_ready(kube: Kube, *, timeout: float | None) -> None:
             describe=lambda snapshot: readiness(snapshot["Node"].values()),
             report=line.update,
         )
+
+
+def link_ends(between: Sequence[str], node: str) -> tuple[str, ...]:
+    """Return the one or two ends of a link.
+
+    Raises:
+        BadInput: There is another number of them.
+    """
+    if bool(node) == bool(between) or isinstance(between, str) or len(between) not in (0, 2):
+        raise BadInput(
+            "a link is of a node, or between two racks, zones or nodes",
+            about=f"between={between!r}, node={node!r}",
+            fix='`cluster.link(bandwidth="1Gbit", node="node-3")`, or `between=("rack-a", "rack-b")`',
+        )
+    return (node,) if node else tuple(between)
