@@ -33,14 +33,13 @@ def events(outcome: Outcome) -> list[dict]:
     return sorted(records, key=lambda event: (event["rank"], event["event"], event.get("step", 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start",
     [
         ["python"],
-        *slow(
-            ["torchrun", "--nproc-per-node=2"],
-            ["python", "-m", "torch.distributed.run", "--nproc-per-node=2"],
-        ),
+        ["torchrun", "--nproc-per-node=2"],
+        ["python", "-m", "torch.distributed.run", "--nproc-per-node=2"],
     ],
 )
 def test_a_trainer_reports_the_same(pair, start, tmp_path):
@@ -91,31 +90,22 @@ def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
 
 
 def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
-    argv, environment, codes = torchrun("ranks.py", "wait"), pair.environment(), []
-    for start in (pair.cold, pair.forked, None):
-        if start is None:
-            process = forking(pair, argv, cwd=PROGRAMS)
-        else:
-            process = start(argv, env=environment, cwd=PROGRAMS)
-        process.read_until("]\n[")
+    """One that is alone and never restarted is its only child; others are forked by one that stays."""
+    one, two = torchrun("ranks.py", "wait", ranks=1), torchrun("ranks.py", "wait")
+    counts, codes = [], set()
+    for process, first in (
+        (pair.cold(one, env=pair.environment(), cwd=PROGRAMS), "]\n"),
+        (pair.forked(one, env=pair.environment(), cwd=PROGRAMS), "]\n"),
+        (pair.forked(two, env=pair.environment(), cwd=PROGRAMS), "]\n["),
+        (forking(pair, [one[0], "--max-restarts=1", *one[1:]], cwd=PROGRAMS), "]\n"),
+    ):
+        process.read_until(first)
         workers = children(process)
         os.kill(process.pid, signal.SIGTERM)
-        codes.append(process.finish().code)
-        assert len(workers) >= 2
-        assert not [pid for pid in workers if running(pid)]
-    assert codes[0] == codes[1]
-
-
-def test_a_worker_that_is_never_restarted_is_torchruns_only_child(pair):
-    counts, codes = [], set()
-    for start, more in ((pair.cold, []), (pair.forked, []), (pair.forked, ["--max-restarts=1"])):
-        argv = torchrun(*more, "ranks.py", "wait", ranks=1)
-        process = start(argv, env=pair.environment(), cwd=PROGRAMS)
-        process.read_until("]\n")
-        counts.append(len(children(process)))
-        os.kill(process.pid, signal.SIGTERM)
         codes.add(process.finish().code)
-    assert counts == [1, 1, 2] and len(codes) == 1
+        counts.append(len(workers))
+        assert not [pid for pid in workers if running(pid)]
+    assert counts == [1, 1, 3, 2] and len(codes) == 1
 
 
 def children(process: Process) -> list[int]:

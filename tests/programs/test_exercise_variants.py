@@ -10,6 +10,7 @@ import pytest
 import kitlib as kit
 from kitlib.display.progress import Progress
 from trainyard_kit.exercises import sandbox
+from trainyard_kit.exercises.checks import resume
 from trainyard_kit.exercises.checks.dataset import Entries
 
 from .test_exercises import DATASET, FLAGS, INSTRUCTION, SOLUTIONS, cell, dockerfile, rows
@@ -26,6 +27,14 @@ def test_an_answer_may_be_right_in_an_unusual_way(notebook, old, new):
 def test_an_answer_that_is_wrong_in_an_unusual_way_is_told_why(notebook, old, new, advice):
     checklist = rows(notebook, SOLUTIONS[notebook].replace(old, new) if old else new)
     assert any(advice in row.advice for row in checklist if row.right is False), checklist
+
+
+def test_ranks_that_compute_for_ever_are_named(monkeypatch):
+    resume.saved()  # which may take longer
+    monkeypatch.setattr(resume, "SECONDS", 6)
+    loop = SOLUTIONS["23"].replace("weights, moments = get_state_dict(model, optimizer)", "while True: pass")
+    first, *_ = rows("23", loop)
+    assert "look for a loop that does not end" in first.advice
 
 
 @pytest.mark.parametrize(
