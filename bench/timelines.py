@@ -137,7 +137,8 @@ def draw(faults: Mapping[str, Mapping[str, Timeline]], figure: Figure, theme: Th
 
 def _draw_run(axes: Axes, timeline: Timeline, theme: Theme) -> None:
     for row, steps in enumerate(timeline.workers):
-        bars = [(begin, max(end - begin, 0.2)) for begin, end in _spans(steps)]
+        spans = _spans(steps, end=timeline.pause[1])
+        bars = [(first, max(last - first, 0.2)) for first, last in spans]
         axes.broken_barh(bars, (row - TICK / 2, TICK), color=theme.lines[row], linewidth=0)
     begin, end = timeline.pause
     until, middle = TIMEOUT if end is None else end, (len(timeline.workers) - 1) / 2
@@ -155,11 +156,11 @@ def _draw_run(axes: Axes, timeline: Timeline, theme: Theme) -> None:
     axes.axvline(0, color=theme.text, linewidth=0.8, linestyle=(0, (2, 2)))
 
 
-def _spans(steps: Sequence[float]) -> list[tuple[float, float]]:
-    """Merge steps that cannot be told apart in the picture."""
+def _spans(steps: Sequence[float], *, end: float | None) -> list[tuple[float, float]]:
+    """Merge steps that cannot be told apart in the picture, but not over the end of the pause."""
     spans: list[tuple[float, float]] = []
     for step in steps:
-        if spans and step - spans[-1][1] < MERGED:
+        if spans and step - spans[-1][1] < MERGED and not (end and spans[-1][1] < end <= step):
             spans[-1] = spans[-1][0], step
         else:
             spans.append((step, step))

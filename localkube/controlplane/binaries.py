@@ -31,8 +31,8 @@ FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
 REMEDIES = (
     "install the wheel of trainyard-kit-controlplane, which `make wheel` makes; or install Go "
-    f"{build.go_version()} or newer, or conda-forge's kubernetes-server, kubernetes-client and etcd, "
-    "then try again"
+    f"{build.go_version()} or newer, or conda-forge's kubernetes-server and kubernetes-client of "
+    f"{KUBERNETES} and etcd, then try again"
 )
 
 

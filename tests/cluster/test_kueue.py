@@ -95,8 +95,29 @@ def test_a_team_borrows_what_the_other_does_not_use_and_a_third_job_says_what_it
     assert "Suspended" not in [cause.kind for cause in third.why().causes]
 
 
+def wait_for_refusal(cluster, run):
+    """Wait until Kueue has looked at a run and not admitted it."""
+    uid = run.kube.get("Job", run.name)["metadata"]["uid"]
+    workload = f"workloads.kueue.x-k8s.io --selector kueue.x-k8s.io/job-uid={uid} --timeout=60s"
+    for condition in ("create", "condition=QuotaReserved=false"):
+        cluster.kubectl(f"wait -n {run.kube.namespace} {workload} --for={condition}")
+
+
 def test_a_queue_that_does_not_exist_is_named(queued, racks):
     run = queued("lost", "team-c")
-    racks.kubectl("wait job/lost --for=condition=Suspended --timeout=60s")
+    wait_for_refusal(racks, run)
     (cause,) = [cause for cause in run.why().causes if cause.kind == "Suspended"]
     assert "team-c doesn't exist" in cause.what
+
+
+def test_an_attendee_is_told_what_a_job_waits_for(racks, write_trainer):
+    attendee = kit.workshop.add("ada", cluster=racks)
+    own = kit.connect("room-of-ada", kubeconfig=attendee.kubeconfig)
+    job = kit.IndexedJob(write_trainer(SLEEPER), name="held", nodes=2, cpu=0.1, launcher="python")
+    run = kit.launch(
+        job.patch({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team-c"}}}), cluster=own
+    )
+    wait_for_refusal(racks, run)
+    (cause,) = [cause for cause in run.why().causes if cause.kind == "Suspended"]
+    assert "team-c doesn't exist" in cause.what
+    kit.workshop.remove("ada", cluster=racks)
