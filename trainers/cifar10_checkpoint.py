@@ -19,8 +19,6 @@ Stop it at any time and start it again with the same flags. The JSON lines on st
 
 import argparse
 import io
-import os
-import shutil
 import socket
 import time
 import zipfile
@@ -33,56 +31,39 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cifar10_ddp import (
-    RECIPES,
+    at_least,
     augment,
     average_statistics,
     choose_device,
     describe,
     emit,
     evaluate,
+    finish,
     gpu_usage,
     has_bf16,
     init_distributed,
     make_model,
+    make_parser,
     memory_of,
     one_cycle,
     read_images,
+    replicate,
     save,
 )
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags; the defaults reach 74% in ten epochs on two ranks."""
-    parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
-    parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
-    parser.add_argument("--model", choices=sorted(RECIPES), default="small")
-    parser.add_argument("--model-file", type=Path, help="where to save the trained model")
+    """Parse the flags: those of ``cifar10_ddp.py``, and where and when to save checkpoints."""
+    parser = make_parser()
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("data/checkpoints"))
-    parser.add_argument("--checkpoint-every", type=int, default=100, help="steps; also after each epoch")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
-    parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
     parser.add_argument(
-        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
+        "--checkpoint-every", type=at_least(1), default=100, help="steps; also after each epoch"
     )
-    for name in ("bf16", "channels-last", "compile"):
-        switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
-    settings = parser.parse_args(argv)
-    if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
-        parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
-    if settings.checkpoint_every < 1:
-        parser.error("--checkpoint-every is 1 or more")
-    return settings
+    return parser.parse_args(argv)
 
 
 # Loop -------------------------------------------------------------------------------------------------------
@@ -103,7 +84,7 @@ def train_epoch(
     cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share, starting at ``first``; save checkpoints."""
-    (images, labels), recipe = data, RECIPES[settings.model]
+    (images, labels), recipe = data, settings.recipes[settings.model]
     device = images.device
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
@@ -228,14 +209,7 @@ def main(argv: list[str] | None = None) -> None:
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
-    model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
-    if settings.simulated_ms_per_image:
-        import simulated_accelerator  # beside this file
-
-        simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
-    compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
-    if compiled:
-        model.compile()
+    model, compiled = replicate(network, settings, device=device, group=group)
     use_bf16 = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
@@ -274,12 +248,7 @@ def main(argv: list[str] | None = None) -> None:
         save_state(epoch + 1, first)
     emit("memory", **memory_of(network, optimizer))
     average_statistics(network)
-    result = evaluate(network, *test)
-    if dist.get_rank() == 0:  # one writer: two would corrupt the file
-        emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
-        if settings.model_file:
-            metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
-            save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": network.state_dict()})
+    finish(settings, about, evaluate(network, *test), network.state_dict())
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 

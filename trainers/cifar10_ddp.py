@@ -26,7 +26,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -52,29 +52,56 @@ RECIPES = {
 }
 
 
-def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags; the defaults reach 74% in ten epochs on two ranks."""
+def at_least(least: int) -> Callable[[str], int]:
+    """Make a parser of integers that are not below a limit."""
+
+    def parse(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is not {least} or more")
+        return int(text)
+
+    return parse
+
+
+def make_parser(
+    recipes: Mapping[str, Mapping[str, float]] = RECIPES, *, whole: bool = True
+) -> argparse.ArgumentParser:
+    """Declare the flags that the image trainers have in common; the defaults are those of CIFAR-10.
+
+    Args:
+        recipes: By network, the default first.
+        whole: Whether a rank has the whole model, which can be compiled, or slowed down.
+    """
     parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
     parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
-    parser.add_argument("--model", choices=sorted(RECIPES), default="small")
+    parser.add_argument("--model", choices=sorted(recipes), default=next(iter(recipes)))
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
+    parser.add_argument("--epochs", type=at_least(1), default=10)
+    parser.add_argument("--batch-size", type=at_least(1), default=128, help="images per step and rank")
     parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
-    parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
+    parser.add_argument("--limit", type=at_least(0), default=0, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
-    parser.add_argument(
-        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
-    )
-    for name in ("bf16", "channels-last", "compile"):
+    parser.add_argument("--log-every", type=at_least(1), default=10, help="steps between two `step` events")
+    switches = ["bf16", "channels-last"]
+    if whole:
+        switches.append("compile")
+        default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+        parser.add_argument(
+            "--simulated-ms-per-image",
+            type=float,
+            default=default_ms,
+            help="of a simulated accelerator; 0: none",
+        )
+    for name in switches:
         switch = argparse.BooleanOptionalAction
         parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
-    settings = parser.parse_args(argv)
-    if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
-        parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
-    return settings
+    parser.set_defaults(recipes=recipes)
+    return parser
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the flags; the defaults reach 74% in ten epochs on two ranks."""
+    return make_parser().parse_args(argv)
 
 
 def init_distributed() -> None:
@@ -261,7 +288,7 @@ def train_epoch(
     cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share."""
-    (images, labels), recipe = data, RECIPES[settings.model]
+    (images, labels), recipe = data, settings.recipes[settings.model]
     device = images.device
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
@@ -342,6 +369,37 @@ def save(path: Path, content: dict[str, Any]) -> None:
         raise SystemExit(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
 
 
+def replicate(
+    network: nn.Module, settings: argparse.Namespace, *, device: torch.device, group: dist.ProcessGroup | None
+) -> tuple[DistributedDataParallel, bool]:
+    """Wrap a network in DDP, which averages the gradients; return it, and whether it is compiled."""
+    model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
+    if settings.simulated_ms_per_image:
+        import simulated_accelerator  # beside this file
+
+        simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
+    compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
+    if compiled:
+        model.compile()
+    return model, compiled
+
+
+def finish(
+    settings: argparse.Namespace,
+    about: Mapping[str, Any],
+    result: Mapping[str, float],
+    weights: Mapping[str, Any],
+) -> None:
+    """Log the evaluation and save the model, on rank 0 alone: two writers would corrupt the file."""
+    if dist.get_rank() != 0:
+        return
+    emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
+    if settings.model_file:
+        sys.stdout.write(f"saving model: {settings.model_file}\n")
+        metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
+        save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": weights})
+
+
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate, save."""
     settings, began = parse_settings(argv), time.perf_counter()
@@ -359,14 +417,7 @@ def main(argv: list[str] | None = None) -> None:
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
-    model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
-    if settings.simulated_ms_per_image:
-        import simulated_accelerator  # beside this file
-
-        simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
-    compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
-    if compiled:
-        model.compile()
+    model, compiled = replicate(network, settings, device=device, group=group)
     use_bf16 = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
@@ -391,13 +442,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     emit("memory", **memory_of(network, optimizer))
     average_statistics(network)
-    result = evaluate(network, *test)
-    if dist.get_rank() == 0:  # one writer: two would corrupt the file
-        emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
-        if settings.model_file:
-            sys.stdout.write(f"saving model: {settings.model_file}\n")
-            metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
-            save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": network.state_dict()})
+    finish(settings, about, evaluate(network, *test), network.state_dict())
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     sys.stdout.write("Finished Training\n")
     dist.destroy_process_group()

@@ -32,18 +32,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cifar10_ddp import (
-    RECIPES,
     average_statistics,
     choose_device,
     describe,
     emit,
+    finish,
     has_bf16,
     init_distributed,
     make_model,
+    make_parser,
     normalise,
     one_cycle,
     read_images,
-    save,
     train_epoch,
 )
 from torch import Tensor, nn
@@ -63,25 +63,10 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags; the defaults reach 74% in ten epochs on two ranks."""
-    parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
-    parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
-    parser.add_argument("--model", choices=sorted(RECIPES), default="small")
-    parser.add_argument("--model-file", type=Path, help="where to save the trained model")
+    """Parse the flags: those of ``cifar10_ddp.py`` that apply to a split model, and one for checkpoints."""
+    parser = make_parser(whole=False)
     parser.add_argument("--checkpoint-dir", type=Path, help="where to save the state after each epoch")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=128, help="images per step and rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
-    parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    for name in ("bf16", "channels-last"):
-        switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
-    settings = parser.parse_args(argv)
-    if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
-        parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
-    return settings
+    return parser.parse_args(argv)
 
 
 # Loop -------------------------------------------------------------------------------------------------------
@@ -235,11 +220,7 @@ def run(settings: argparse.Namespace) -> None:
     result = evaluate(network, *test)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = get_model_state_dict(network, options=options)  # a collective; rank 0 gets them
-    if dist.get_rank() == 0:  # one writer: two would corrupt the file
-        emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
-        if settings.model_file:
-            metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
-            save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": weights})
+    finish(settings, about, result, weights)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
 
 

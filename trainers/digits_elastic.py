@@ -20,7 +20,6 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
-import json
 import os
 import socket
 import time
@@ -29,8 +28,8 @@ from typing import Any
 
 import checkpoints
 import elastic
-import numpy as np
 import torch
+from digits_ddp import describe, read_digits, read_mnist, split
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -69,54 +68,6 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 # Data -------------------------------------------------------------------------------------------------------
-
-
-def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Read scikit-learn's 1,797 images of 8 x 8 pixels and their labels; the file is beside this program."""
-    file = Path(__file__).with_name("digits.csv.gz")
-    table = np.loadtxt(file, delimiter=",", dtype=np.float32)
-    return table[:, :-1].reshape(-1, 8, 8) / 16, table[:, -1].astype(np.int64)
-
-
-def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
-    try:
-        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
-        raise SystemExit(message) from error
-
-
-def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Read MNIST's training and test images of 28 x 28 pixels, with their labels.
-
-    IDX files have four bytes, the last of which is the number of dimensions, then the dimensions, then bytes.
-    """
-
-    def read(name: str) -> np.ndarray:
-        path = folder / "MNIST" / "raw" / name
-        try:
-            content = path.read_bytes()
-            shape = np.frombuffer(content, ">i4", content[3], offset=4)
-            return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
-        except (OSError, ValueError, IndexError) as error:
-            raise SystemExit(f"{path} cannot be read ({error}); prepare the dataset again") from error
-
-    sets = []
-    for part in ("train", "t10k"):
-        images = torch.from_numpy(read(f"{part}-images-idx3-ubyte").astype(np.float32)).unsqueeze(1)
-        labels = torch.from_numpy(read(f"{part}-labels-idx1-ubyte").astype(np.int64))
-        sets.append(TensorDataset(images.div_(255), labels))
-    return sets[0], sets[1]
-
-
-def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Split into a training and a test set (a fifth), the same on every rank."""
-    order = np.random.default_rng(seed).permutation(len(images))
-    x, y = torch.from_numpy(images[order]).unsqueeze(1).contiguous(), torch.from_numpy(labels[order])
-    test = len(x) // 5 + 1
-    return TensorDataset(x[test:], y[test:]), TensorDataset(x[:test], y[:test])
 
 
 def epoch_order(epoch: int, *, images: int, seed: int) -> Tensor:

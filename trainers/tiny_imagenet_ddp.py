@@ -17,35 +17,31 @@ readable, as in the walk-throughs.
 """
 
 import argparse
-import os
-import shutil
 import socket
-import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from cifar10_ddp import (
-    augment,
     average_statistics,
     choose_device,
     describe,
     emit,
     evaluate,
-    gpu_usage,
+    finish,
     has_bf16,
     init_distributed,
+    make_parser,
     one_cycle,
-    save,
+    replicate,
+    train_epoch,
 )
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
 from torchvision import models
 
@@ -58,28 +54,10 @@ RECIPES = dict.fromkeys(("resnet18", "resnet50", "resnet101"), {"pad": 8, "hole"
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags; the defaults are small enough for a CPU."""
-    parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
-    parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
-    parser.add_argument("--model", choices=sorted(RECIPES), default="resnet18")
-    parser.add_argument("--model-file", type=Path, help="where to save the trained model")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="images per step and rank")
-    parser.add_argument("--lr", type=float, default=0.1, help="peak learning rate, for 128 images per step")
-    parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    default_ms = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
-    parser.add_argument(
-        "--simulated-ms-per-image", type=float, default=default_ms, help="of a simulated accelerator; 0: none"
-    )
-    for name in ("bf16", "channels-last", "compile"):
-        switch = argparse.BooleanOptionalAction
-        parser.add_argument(f"--{name}", action=switch, default=True, help="if the device supports it")
-    settings = parser.parse_args(argv)
-    if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
-        parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
-    return settings
+    """Parse the flags, which are those of ``cifar10_ddp.py``; the defaults are small enough for a CPU."""
+    parser = make_parser(RECIPES)
+    parser.set_defaults(data_dir=Path("data/tiny-imagenet-200"), epochs=2, batch_size=64, limit=2000)
+    return parser.parse_args(argv)
 
 
 # Data -------------------------------------------------------------------------------------------------------
@@ -131,47 +109,6 @@ def make_model(name: str, classes: int) -> nn.Module:
 # Loop -------------------------------------------------------------------------------------------------------
 
 
-def train_epoch(
-    model: nn.Module,
-    batches: Sequence[Tensor],
-    data: Sequence[Tensor],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    *,
-    settings: argparse.Namespace,
-    epoch: int,
-    rng: torch.Generator,
-    cast: AbstractContextManager[object],
-) -> None:
-    """Take one step for each batch of this rank's share."""
-    (images, labels), recipe = data, RECIPES[settings.model]
-    device = images.device
-    model.train()
-    began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
-    for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
-        with cast:
-            logits = model(batch if settings.channels_last else batch.contiguous())
-        targets = labels[chosen.to(device)]
-        loss = nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe["smoothing"])
-        optimizer.zero_grad()
-        loss.backward()  # DDP averages the gradients over the ranks in here
-        optimizer.step()
-        schedule.step()
-        samples += len(chosen)
-        total = total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
-        step = epoch * len(batches) + index
-        if step % settings.log_every == 0:
-            metrics = {"loss": round(loss.item(), 5)}
-            metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            lr = round(float(schedule.get_last_lr()[0]), 6)
-            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
-            sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
-    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
-    rate = round(samples / seconds, 1)
-    emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
-
-
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate, save."""
     settings, began = parse_settings(argv), time.perf_counter()
@@ -188,14 +125,7 @@ def main(argv: list[str] | None = None) -> None:
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
-    model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
-    if settings.simulated_ms_per_image:
-        import simulated_accelerator  # beside this file
-
-        simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
-    compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
-    if compiled:
-        model.compile()
+    model, compiled = replicate(network, settings, device=device, group=group)
     use_bf16 = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
 
@@ -219,12 +149,7 @@ def main(argv: list[str] | None = None) -> None:
             model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
         )
     average_statistics(network)
-    result = evaluate(network, *test)
-    if dist.get_rank() == 0:  # one writer: two would corrupt the file
-        emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
-        if settings.model_file:
-            metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
-            save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": network.state_dict()})
+    finish(settings, about, evaluate(network, *test), network.state_dict())
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 
