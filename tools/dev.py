@@ -157,6 +157,21 @@ def test_quick(commands: Commands) -> None:
     commands.side_by_side("not slow", *commands.many("TESTS", "tests"))
 
 
+@task("WORKERS TESTS")
+def coverage(commands: Commands) -> None:
+    """Measure which lines and branches the tests without a cluster run, or TESTS=: build/coverage."""
+    program = (commands.python, "-m", "coverage")
+    paths = commands.many("TESTS", "tests/unit tests/localkube tests/programs")
+    spread = ("--dist", "loadfile", "-n", commands.word("WORKERS", "2"), "-m", "not slow")
+    commands.run(*program, "erase")
+    try:
+        commands.run(*program, "run", "-m", "pytest", *spread, *paths)
+    finally:
+        commands.run(*program, "combine", "--quiet")
+        commands.run(*program, "html", "--quiet", "--directory=build/coverage")
+        commands.run(*program, "report", "--sort=miss")
+
+
 @task("WORKERS")
 def test_slow(commands: Commands) -> None:
     """Run the tests that `make test` leaves out, except those that take minutes."""
