@@ -119,7 +119,6 @@ class ExistingCluster(Cluster):
                 'find "%s" by it. Give each its own name=',
                 *(self.name, before["namespace"], before["kubeconfig"], self.kube.namespace),
             )
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, json.dumps(options))
         _thread.options = getattr(_thread, "options", {}) | {self.name: options}
         _process[self.name] = options

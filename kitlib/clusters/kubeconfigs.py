@@ -6,7 +6,6 @@ Nothing is written there unless the user requests it. An extension marks the kit
 import contextlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,9 @@ from kitlib import config
 from kitlib.clusters.base import Cluster
 from kitlib.errors import BadInput
 from kitlib.k8s import manifests
-from kitlib.k8s.kubeconfig import search_path
+from kitlib.k8s.kubeconfig import PARTS, search_path, write_whole
 
 EXTENSION = "trainyard"
-PARTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 LOCK_SECONDS = 5.0
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -116,14 +114,7 @@ def _edited(path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(content, dict):
                 raise BadInput("this is not a kubeconfig", about=str(path), fix="move it away, or correct it")
             yield content
-            descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(manifests.write([content]))
-                Path(aside).replace(path)
-            except BaseException:
-                Path(aside).unlink()
-                raise
+            write_whole(path, manifests.write([content]))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = f"the kubeconfig cannot be changed: {getattr(error, 'strerror', None) or error}"
         raise BadInput(what, about=str(path), fix="correct it, or name another in KUBECONFIG") from error

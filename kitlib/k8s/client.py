@@ -128,8 +128,6 @@ class Kube:
         kubeconfig: Read, and never written.
         source: What errors name as the kubeconfig; by default ``kubeconfig``.
         cluster: The cluster's name, for errors.
-        context: One of the kubeconfig's contexts; by default its current one.
-        namespace: Of objects that name none; by default the context's.
         explain: Makes the error of a failed connection from the client's message.
     """
 
@@ -139,16 +137,14 @@ class Kube:
         *,
         cluster: str,
         source: str = "",
-        context: str | None = None,
-        namespace: str | None = None,
         explain: Callable[[str], KitError] | None = None,
     ) -> None:
         self.cluster = cluster
         self.kubeconfig: Path = Path(kubeconfig)
         self._source = source or str(kubeconfig)
         self._explain = explain or self._unreachable
-        self._client, own_namespace, self._plugin = kubeconfig_files.load(self.kubeconfig, context, cluster)
-        self.namespace: str = namespace or own_namespace or "default"
+        self._client, namespace, self._plugin = kubeconfig_files.load(self.kubeconfig, cluster)
+        self.namespace: str = namespace or "default"  # of objects that name none
         self._resources: dict[tuple[str, str], _Resource] = {}
 
     def get(self, kind: str, name: str) -> Object:

@@ -44,14 +44,16 @@ def files(paths: str | Path) -> list[Path]:
     return [path for path in named if path.is_file()]
 
 
-def choose(paths: str | Path, *, context: str | None, namespace: str | None, cluster: str) -> Object:
+def choose(
+    paths: str | Path, *, cluster: str, context: str | None = None, namespace: str | None = None
+) -> Object:
     """Take one context out of kubeconfigs, with its server and user.
 
     Args:
         paths: A file, or several as in KUBECONFIG: the first that has an entry, or a current context, wins.
+        cluster: Its name, for errors.
         context: By default the current one.
         namespace: By default the context's.
-        cluster: Its name, for errors.
 
     Raises:
         BadInput: A file cannot be read, or has no such context.
@@ -127,10 +129,15 @@ def keep(content: Object) -> Path:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file that others may read at the same moment: they see the old or the new one, mode 0600."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(aside).replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink()
+        raise
 
 
 def _unused(folder: Path) -> Iterator[Path]:
@@ -142,14 +149,12 @@ def _unused(folder: Path) -> Iterator[Path]:
             continue
 
 
-def load(
-    kubeconfig: Path, context: str | None, cluster: str
-) -> tuple[Any, str | None, CredentialPlugin | None]:
-    """Make a client of a kubeconfig's context; return it with the namespace and the credential plugin."""
+def load(kubeconfig: Path, cluster: str) -> tuple[Any, str | None, CredentialPlugin | None]:
+    """Make a client of a kubeconfig; return it with the namespace and the credential plugin."""
     from kubernetes import client as api  # half a second, and not needed for `trainyard --help`
     from kubernetes.config import kube_config
 
-    chosen = choose(kubeconfig, context=context, namespace=None, cluster=cluster)
+    chosen = choose(kubeconfig, cluster=cluster)
     settings: Any = type.__call__(api.Configuration)
     refused = kube_config.oauthlib.oauth2.OAuth2Error  # by OIDC's provider, which renews tokens
     renewal = (kube_config.ConfigException, urllib3.exceptions.HTTPError, api.ApiException, refused)

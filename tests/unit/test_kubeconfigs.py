@@ -167,7 +167,7 @@ def test_a_proxy_is_taken_as_kubectl_does_and_none_to_this_machine(
     content = OTHER | {"clusters": [{"name": "work", "cluster": connection}]}
     file.parent.mkdir()
     file.write_text(yaml.safe_dump(content))
-    pool = load(file, None, "work")[0].rest_client.pool_manager
+    pool = load(file, "work")[0].rest_client.pool_manager
     assert (pool.proxy.url if pool.proxy else None) == proxy
 
 
@@ -190,4 +190,4 @@ def test_a_user_whom_the_kit_cannot_be_is_refused(file, user, words):
     file.parent.mkdir()
     file.write_text(yaml.safe_dump(OTHER | {"users": [{"name": "me", "user": user}]}))
     with pytest.raises(BadInput, match=words):
-        load(file, None, "work")
+        load(file, "work")

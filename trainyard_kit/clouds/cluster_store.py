@@ -5,15 +5,13 @@ They are a convenience: a cluster can be found at the cloud from any machine.
 
 import configparser
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kitlib import config
 from kitlib.k8s import manifests, names
-from kitlib.k8s.kubeconfig import make_kubeconfig
+from kitlib.k8s.kubeconfig import make_kubeconfig, write_whole
 from trainyard_kit.clouds.spec import ClusterInfo
 
 
@@ -36,12 +34,12 @@ class ClusterStore:
             return None
 
     def write(self, name: str, location: Mapping[str, str | None]) -> None:
-        self._write(self._folder / f"{name}.json", json.dumps(dict(location)))
+        write_whole(self._folder / f"{name}.json", json.dumps(dict(location)))
 
     def write_kubeconfig(
         self, name: str, location: Mapping[str, str | None], content: Mapping[str, Any]
     ) -> None:
-        self._write(self.kubeconfig(name, location), manifests.write([dict(content)]))
+        write_whole(self.kubeconfig(name, location), manifests.write([dict(content)]))
 
     def forget(self, name: str, location: Mapping[str, str | None]) -> None:
         """Delete the files of a cluster, but not those of one with its name elsewhere."""
@@ -55,13 +53,6 @@ class ClusterStore:
     @property
     def _folder(self) -> Path:
         return config.state_folder() / self.provider
-
-    def _write(self, path: Path, text: str) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
 
 
 def exec_kubeconfig(name: str, info: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
