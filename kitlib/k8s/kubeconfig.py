@@ -127,13 +127,13 @@ def keep(content: Object) -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that others may read at the same moment: they see the old or the new one, mode 0600."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         Path(aside).replace(path)
     except BaseException:
         Path(aside).unlink()

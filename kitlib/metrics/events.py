@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-EVENTS = ("start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end")
 COMMON = ("event", "time", "rank", "world_size")
 MAX_DIGITS = 18  # of a 64-bit integer
 MAX_RANKS = 4096  # because pods' output is untrusted
@@ -23,7 +22,8 @@ class Event:
     """One JSON line of a trainer.
 
     Attributes:
-        event: One of :data:`EVENTS` or the trainer's own.
+        event: ``start``, ``step``, ``epoch``, ``rendezvous``, ``checkpoint``, ``resume``, ``eval``, ``end``
+            or the trainer's own.
         time: Seconds since 1970, on the clock of the rank's machine.
         rank: The process that wrote it.
         world_size: Number of processes.

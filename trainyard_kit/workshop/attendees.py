@@ -6,15 +6,13 @@ only stored in the kubeconfig, with which ``kit.connect("ada", kubeconfig="ada.k
 handout is a file with all kubeconfigs for the instructor: anyone who has a kubeconfig acts as its attendee.
 """
 
+import io
 import json
-import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
 
 from kitlib import config
 from kitlib.clusters.cleanup import attendees_folder
@@ -23,6 +21,7 @@ from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.job_kinds import JOBS
+from kitlib.k8s.kubeconfig import write_whole
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
 from kitlib.k8s.terminating import holders, remaining_conditions
@@ -120,9 +119,8 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     _wait_for_quota(kube.within(namespace), name)
     token, expires = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
     path = kubeconfig(kube.cluster, name)
-    with _private_file(path, "w") as output:
-        # JSON is YAML with quoted strings: without quotes, kubectl would read attendee 08 as a number.
-        json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), output, indent=2)
+    # JSON is YAML with quoted strings: without quotes, kubectl would read attendee 08 as a number.
+    write_whole(path, json.dumps(kube.kubeconfig_for(token, user=name, namespace=namespace), indent=2))
     return Attendee(name, namespace, path, expires)
 
 
@@ -283,23 +281,13 @@ def handout(cluster: str) -> Path:
 
 def write_handout(cluster: str, attendees: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:
     """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600."""
-    path = handout(cluster)
-    with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    path, content = handout(cluster), io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for attendee in attendees:
             page = PAGE.format(**vars(attendee), cluster=cluster, jupyter=jupyter.get(attendee.name, ""))
             for name, text in (("kubeconfig", attendee.kubeconfig.read_text()), ("start.txt", page)):
                 entry = zipfile.ZipInfo(f"{attendee.name}/{name}")
                 entry.external_attr = 0o600 << 16  # private after unpacking
                 archive.writestr(entry, text)
+    write_whole(path, content.getvalue())
     return path
-
-
-@contextmanager
-def _private_file(path: Path, mode: str) -> Iterator[IO[Any]]:
-    """Replace a file atomically by one with mode 0600."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), mode) as file:
-        yield file
-    temporary.replace(path)

@@ -25,7 +25,7 @@ from localkube.kubelet.volumes.node_directory import KUBELET, NodeDirectory
 from localkube.runtime.path_resolution import opened
 
 Object = dict[str, Any]
-DRIVER, RESOURCE = "gpu.nvidia.com", "nvidia.com/gpu"
+DRIVER = "gpu.nvidia.com"
 SIMULATED = "declared, simulated"
 PER_SLICE = 3  # GPUs with all their partitions; a slice has 64 devices at most that consume counters
 PROGRAM = "/usr/local/sbin/nvidia-smi"
