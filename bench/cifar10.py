@@ -13,11 +13,11 @@ from typing import Any
 from bench import torchrun
 from bench.errors import MeasureFailed
 from bench.lab import Lab
-from bench.peers import cifar10_plain
 from kitlib import config
 
 TRAINER = "trainers/cifar10_ddp.py"
 PREPARE = "programs/dataset/prepare_dataset.py"
+PLAIN = Path(__file__).parent / "peers" / "cifar10_plain.py"
 IMAGES = 25_600
 DRAW_SECONDS = 600
 
@@ -66,7 +66,7 @@ def ours(
 def plain(lab: Lab, flags: Mapping[str, object], *, threads: int) -> Callable[[], float]:
     """Return a function that trains once with the standard loader and loop, for images per second."""
     options: dict[str, object] = {"trainer": config.find(TRAINER)}
-    return _side(lab, Path(cifar10_plain.__file__), options | dict(flags), ranks=1, threads=threads)
+    return _side(lab, PLAIN, options | dict(flags), ranks=1, threads=threads)
 
 
 def _side(

@@ -358,7 +358,7 @@ def newest(commands: Commands) -> None:
         "tests/cluster/test_runs.py",
         "--ignore=tests/unit/test_environment.py",
     ]
-    deselect = "tests/unit/test_trainer_image.py::test_the_image_has_what_the_programs_declare"
+    deselect = "tests/programs/test_trainer_image.py::test_the_image_has_what_the_programs_declare"
     spread = ["-n", commands.word("WORKERS", "4"), "--dist", "loadfile", "-m", "not slow"]
     commands.run(python, "-m", "pytest", *spread, *tests, f"--deselect={deselect}")
 

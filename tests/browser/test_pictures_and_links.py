@@ -45,7 +45,7 @@ def as_hosted(folder, monkeypatch):
     return folder, ["jupyter", "lab", "--allow-root"], hosted.prepare().relative_to(folder).as_posix()
 
 
-WAYS = [as_make_lab, as_course, *slow(as_hosted)]
+WAYS = [as_make_lab, *slow(as_course, as_hosted)]
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.__name__)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kitlib.clusters.shape import Shape
 from trainyard_kit.clouds import cluster as shared
+from trainyard_kit.clouds.eks import stacks
 from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.session import AwsSession
 
@@ -33,6 +34,7 @@ class EksProcesses:
         self.client, self._number = AwsSession.client, -1
         patch(AwsSession, "client", lambda session, service: self._counted(session, service))
         patch(EksCluster, "clock", aws.clock)
+        patch(stacks, "POLL_SECONDS", 60.0)  # a third of the requests, of which a cluster has hundreds
         patch(EksCluster, "_install_addons", lambda cluster, plan: None)
         patch(shared, "release", lambda kube, about: None)
 

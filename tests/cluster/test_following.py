@@ -11,6 +11,7 @@ from kitlib.errors import RunFailed
 from kitlib.k8s.client import Stream
 
 from ..patience import until
+from ..rows import slow
 
 pytestmark = pytest.mark.cluster
 LINES = 51
@@ -66,7 +67,7 @@ def test_the_lines_of_a_container_that_restarts_come_once_each(launch_printing):
     _assert_each_once(run.logs(follow=True), 2)
 
 
-@pytest.mark.parametrize("rank", [None, 0])
+@pytest.mark.parametrize("rank", [None, *slow(0)])
 def test_the_lines_of_pods_that_replace_failed_ones_come_once_each(rank, launch_printing):
     run = launch_printing("    sys.exit(1)\n", job={"backoffLimit": 1})
     _assert_each_once(run.logs(rank=rank, follow=True), 2)

@@ -153,8 +153,9 @@ KINDS = {
 STRICTER = ("least", "quota", "most", "defaults", "range", "quota range", "quota default-deny")
 
 
-@pytest.mark.parametrize("row", ["ratio", *(pytest.param(row, marks=SLOW) for row in STRICTER)])
-@pytest.mark.parametrize("kind", ["TorchElastic", *(pytest.param(kind, marks=SLOW) for kind in [*KINDS][1:])])
+@pytest.mark.slow  # unit/test_kit_pod_security.py looks at the pods of each kind
+@pytest.mark.parametrize("row", ["ratio", *STRICTER])
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_kinds_of_jobs_and_the_pods_beside_their_ranks_are_admitted(
     strict, admin_cluster, kind, row, monkeypatch
 ):

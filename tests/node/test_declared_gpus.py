@@ -37,7 +37,7 @@ def asking(way, script="exec sleep 600"):
     return pod(script, main={"resources": {"claims": [{"name": "mine"}]}}, resourceClaims=claims)
 
 
-@pytest.mark.parametrize("lab", MODES, indirect=True)
+@pytest.mark.parametrize("lab", [MODES[0], *slow(*MODES[1:])], indirect=True)
 @pytest.mark.parametrize(
     ("way", "words", "uuid", "pace"),
     [

@@ -41,6 +41,11 @@ def test_pods_share_the_machines_namespaces(cluster, pods):
     )
 
 
+def test_a_link_between_nodes_is_refused_with_its_reason(cluster):
+    with pytest.raises(Refused, match="share the network of this machine"):
+        localkube("link", cluster.name, "node-0", "--bandwidth", "10Mbit", home=cluster.home)
+
+
 def test_nothing_listens_but_on_the_loopback(cluster, pods):
     pods.running(pod(main=python("import http.server as h; h.test(port=8000)")))
     listening = set()

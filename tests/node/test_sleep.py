@@ -89,6 +89,7 @@ def test_it_stops_and_goes_on_and_no_node_is_lost_meanwhile(cluster):
     assert "KubeletSlow" not in cluster.kubectl("get", "events", "-A")
 
 
+@pytest.mark.slow  # localkube/test_sleep.py has a row for such a node
 def test_what_talks_to_the_kubelet_wakes_it_and_a_node_that_is_off_keeps_it_awake(cluster):
     wait_until_asleep(cluster)
     localkube("node", "stop", "lab", "node-1", home=cluster.home)
@@ -112,6 +113,7 @@ def test_a_pod_that_runs_and_a_watch_keep_it_awake(cluster):
     wait_until_asleep(cluster)
 
 
+@pytest.mark.slow  # localkube/test_sleep.py has rows for both
 def test_it_keeps_its_promises_about_time(cluster):
     cluster.kubectl("create", "-f", "-", stdin=CRON)
     cluster.kubectl("create", "-f", "-", stdin=JOB)

@@ -85,7 +85,7 @@ import socket, ssl
 context = ssl._create_unverified_context()
 for port in (2379, 6443, 10250):
     try:
-        with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as server:
+        with socket.create_connection(("127.0.0.1", port), 3) as plain, context.wrap_socket(plain) as server:
             server.sendall(b"GET /pods HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
             print(port, (server.recv(100).split() or ["", b"closed"])[1].decode())
     except OSError as error:

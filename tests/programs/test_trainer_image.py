@@ -23,8 +23,8 @@ from packaging.utils import canonicalize_name
 from kitlib import config
 from kitlib.clusters.trainer_image import OFFICIAL
 
-from ..programs.small_data import write_cifar10, write_folders
 from ..rows import slow
+from .small_data import write_cifar10, write_folders
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent  # of the environment, which need not be on PATH
