@@ -11,6 +11,7 @@ from kitlib.jobs import launcher
 from kitlib.k8s import job_kinds, pods
 from kitlib.runs.logs import LogCache
 from kitlib.runs.status import run_status
+from trainyard_kit.elasticdl.model_zoo import find_zoo
 
 from . import objects
 
@@ -157,6 +158,15 @@ def test_functions_may_come_from_a_module_beside_the_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from parts import model, loss\noptimizer = print\ndef dataset(record): ...\n")
     assert set(of_kind(job(path), "ConfigMap", "test-mnist")["data"]) == {"mine.py", "parts.py"}
+
+
+@pytest.mark.parametrize("text", [b"def custom_model(:", b"x = 1\0"])
+def test_a_module_of_a_zoo_that_is_no_python_is_refused_with_its_name(tmp_path, text):
+    (tmp_path / "mine.py").write_bytes(text)
+    with pytest.raises(BadInput, match="not valid Python") as refused:
+        names = {"loss": "loss", "optimizer": "optimizer", "feed": "feed"}
+        find_zoo(str(tmp_path), "mine.custom_model", names, in_image=False)
+    assert "mine.py" in refused.value.about
 
 
 def pod(role, index, phase="Running", **status):

@@ -32,7 +32,7 @@ def confirm_cost(
         question = f"Start {estimate.about} for about {estimate.total:.2f} dollars?"
     else:
         question = f"{estimate}\n\nStart it?"
-    confirm_typed("yes", question, about=estimate.about, fix="`confirm=True`", prompt=prompt)
+    confirm_typed("yes", question, about=estimate.about, prompt=prompt)
 
 
 def committed_cost(estimates: Iterable[Estimate]) -> float:
@@ -46,9 +46,7 @@ def committed_cost(estimates: Iterable[Estimate]) -> float:
     return total
 
 
-def confirm_typed(
-    word: str, question: str, *, about: str, fix: str, prompt: Callable[[str], str] = input
-) -> None:
+def confirm_typed(word: str, question: str, *, about: str, prompt: Callable[[str], str]) -> None:
     """Ask the user to type ``word``.
 
     Raises:
@@ -58,11 +56,12 @@ def confirm_typed(
     try:
         answer = prompt(f"{question} Type {word} to continue: ")
     except (EOFError, OSError, RuntimeError) as error:  # RuntimeError: a kernel without stdin
-        raise BadInput(
-            "this needs confirmation, and there is no terminal to prompt in", about=about, fix=fix
-        ) from error
+        what = "this needs confirmation, and there is no terminal to prompt in"
+        raise BadInput(what, about=about, fix="`confirm=True`") from error
     if answer.strip().lower() != word.lower():
-        raise NotConfirmed("not confirmed; nothing was started", about=about, fix=f"type {word}, or {fix}")
+        raise NotConfirmed(
+            "not confirmed; nothing was started", about=about, fix=f"type {word}, or `confirm=True`"
+        )
 
 
 def _check_budget(estimate: Estimate, budget: float | None, committed: float) -> None:

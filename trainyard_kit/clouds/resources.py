@@ -167,7 +167,7 @@ def delete_resources(
         project: A Google Cloud project; by default that of your credentials.
         dry_run: Only list what would be deleted. To delete, pass ``dry_run=False``.
         confirm: Agree beforehand to delete more than one cluster.
-        ask: Puts a question at the keyboard, and returns the answer.
+        prompt: Puts a question at the keyboard, and returns the answer.
 
     Raises:
         NotConfirmed: The answer was not yes; nothing was deleted.
@@ -193,7 +193,7 @@ def delete_resources(
         listed = "\n".join(f"  {name} ({place.provider.provider}, {place})" for place, name in targets)
         message = f"{len(targets)} clusters and all their resources:\n{listed}\nDeletion cannot be undone."
         names = ", ".join(name for _, name in targets)
-        confirmation.confirm_typed("delete", message, about=names, fix="`confirm=True`", prompt=prompt)
+        confirmation.confirm_typed("delete", message, about=names, prompt=prompt)
     _delete(targets)
     if failures:
         raise failures[0][1]

@@ -20,6 +20,7 @@ from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
 from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.sources import literal
+from kitlib.jobs.syntax import parse
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -288,9 +289,14 @@ class ParameterServer(TrainingJob):
 
 
 def check_functions(trainer: Path, signatures: Mapping[str, str], *, fix: str) -> None:
-    """Raise BadInput if a file does not define all functions of ``signatures``, which are by name."""
+    """Raise BadInput if a file is not Python, or lacks a function of ``signatures``, which are by name."""
     defined: set[str] = set()
-    for node in ast.parse(trainer.read_bytes()).body:
+    try:
+        tree = parse(trainer.read_bytes(), filename=str(trainer))
+    except (SyntaxError, ValueError) as error:  # the latter for null bytes, before Python 3.12
+        what = f"the model file is not valid Python: {error}"
+        raise BadInput(what, about=f"trainer {trainer}", fix="correct that line") from error
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):

@@ -221,7 +221,7 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     names = [namespace["metadata"]["labels"][LABEL] for namespace in kube.get_all("Namespace", labels=LABEL)]
     for attendee in names:  # start all deletions before waiting for each
         kube.delete("Namespace", attendees.namespace_of(attendee))
-    _for_each(partial(_remove, cluster), names, title="workshop", verb="are removed")
+    _for_each(partial(_remove, cluster), names, verb="are removed")
     attendees.delete_volumes(kube)  # also those of namespaces that were deleted before
     staging.delete(cluster)
     attendees.delete_policy(cluster.kube)
@@ -277,12 +277,10 @@ def _add_all(
             jupyter.apply(cluster.kube.within(attendee.namespace), attendee)
         return attendee
 
-    return _for_each(create_attendee, attendee_names, title="workshop", verb="are ready")
+    return _for_each(create_attendee, attendee_names, verb="are ready")
 
 
-def _for_each(
-    function: Callable[[str], Result], attendee_names: Sequence[str], *, title: str, verb: str
-) -> list[Result]:
+def _for_each(function: Callable[[str], Result], attendee_names: Sequence[str], *, verb: str) -> list[Result]:
     """Call ``function`` for each name in a thread pool; return the results in the order of the names."""
 
     def call(name: str) -> Result:
@@ -290,7 +288,7 @@ def _for_each(
             return function(name)
 
     total = len(attendee_names)
-    with progress(title) as line, ThreadPoolExecutor(WORKERS, thread_name_prefix=title) as pool:
+    with progress("workshop") as line, ThreadPoolExecutor(WORKERS, thread_name_prefix="workshop") as pool:
         futures, rejections = [pool.submit(call, name) for name in attendee_names], list[Rejected]()
         try:
             for done, future in enumerate(as_completed(futures), 1):
@@ -301,7 +299,7 @@ def _for_each(
             pool.shutdown(cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
                 what, fix = "stopped; created objects are kept", "call it again to continue"
-                raise Interrupted(what, about=title, fix=fix) from error
+                raise Interrupted(what, about="workshop", fix=fix) from error
             raise
         if rejections:
             raise rejections[0]

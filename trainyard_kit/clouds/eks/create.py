@@ -50,7 +50,7 @@ def ensure_expiry(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str)
     stack, fix = Stack(session, plan.tags.cluster, END), f"{fix}; docs/eks.md has the policy that you need"
     _create({stack: plan.expiry_parameters()}, plan, "", steps, fix=fix)
     update_expiry(session, plan, steps, fix=fix)
-    return session.arn("iam", f"role{ROLES}{role_name(session, plan.tags.cluster)}")
+    return session.role_arn(f"{ROLES}{role_name(session, plan.tags.cluster)}")
 
 
 def update_expiry(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:

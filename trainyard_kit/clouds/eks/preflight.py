@@ -169,7 +169,7 @@ def permissions(session: AwsSession, name: str) -> Check:
     The simulation ignores resource policies and conditions on requests, so an action that it does not
     allow is a warning; only an explicit deny is a failure.
     """
-    role = session.arn("iam", f"role{ROLES}{role_name(session, name)}")
+    role = session.role_arn(f"{ROLES}{role_name(session, name)}")
     decisions: dict[str, str] = {}
     for statement in policies()["user"]["Statement"]:
         arns = {"ResourceArns": [role]} if statement["Resource"] != "*" else {}

@@ -104,10 +104,9 @@ class AwsSession:
         except ERRORS as error:
             raise self.convert(error, "sts", "sign in", {}) from error
 
-    def arn(self, service: str, rest: str) -> str:
-        """Build an ARN of the account; those of IAM have no region."""
-        region = "" if service == "iam" else self.region
-        return f"arn:{self.partition}:{service}:{region}:{self.account}:{rest}"
+    def role_arn(self, path: str) -> str:
+        """Build the ARN of a role of the account, by its path and name."""
+        return f"arn:{self.partition}:iam::{self.account}:role{path}"
 
     def client(self, service: str) -> Any:
         """A boto3 client, cached by service."""
