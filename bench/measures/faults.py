@@ -139,7 +139,7 @@ def _watch(run: kit.Run, *, since: float) -> Timeline:
         now = time.time() - since
         steps = run.metrics("step")
         workers = tuple(tuple(sorted(own.time - since)) for _, own in steps.groupby("rank"))
-        last = max(0.0, *(worker[-1] for worker in workers))
+        last = max([0.0, *(worker[-1] for worker in workers)])
         failed = run.status.phase == "Failed"
         given_up = failed or now - last >= TIMEOUT
         if given_up or (now >= SETTLE and now - last < 2 * POLL):

@@ -21,7 +21,7 @@ def emit(event: str) -> None:
 
 parser = argparse.ArgumentParser(description="Take time in place of a training.")
 parser.add_argument("--ranks", type=int, default=4)
-parser.add_argument("--seconds", type=float, default=7)
+parser.add_argument("--seconds", type=float, default=4)
 settings = parser.parse_args()
 address = f"tcp://{os.environ['MASTER_ADDR']}:29500"
 dist.init_process_group(
