@@ -28,8 +28,9 @@ METRICS_RESOLUTION, METRICS_TIMEOUT = "10s", "9s"
 ETCD_AT_REST = {"heartbeat-interval": 500, "election-timeout": 5000, "backend-batch-interval": "1s"}
 # They tell several API servers apart, and take a second of a start.
 FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
-# Gang scheduling, and preemption of whole gangs: beta, and off by default. Gangs that need one rack: alpha.
-WORKLOADS = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+# Gangs, which may be preempted as a whole or share a claim: beta, and off by default. Gangs that need
+# one rack: alpha.
+WORKLOADS = "GenericWorkload=true,DRAWorkloadResourceClaims=true,TopologyAwareWorkloadScheduling=true"
 WORKLOAD_API = "scheduling.k8s.io/v1beta1=true"
 
 FIRST = ("etcd", "kube-apiserver")

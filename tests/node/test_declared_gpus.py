@@ -3,7 +3,7 @@
 import pytest
 
 from ..rows import slow
-from .clusters import Pods, eventually, pod, running_cluster, state_home
+from .clusters import Pods, eventually, is_ready, pod, running_cluster, state_home
 
 SEEN = "nvidia-smi -L; nvidia-smi -q -x; echo $NVIDIA_VISIBLE_DEVICES $SIMULATED_MS_PER_IMAGE"
 TORCH = "python -c 'import torch; print(torch.cuda.is_available())'"
@@ -72,6 +72,25 @@ def test_a_device_is_given_once_however_it_is_asked_for_and_held_over_a_kubelets
         pods.wait_for_event(name, "FailedScheduling", "cannot allocate all claims")
         ended(lab, name)
     ended(lab, holder)
+    ended(lab, pods.running(asking("number"))["metadata"]["name"])
+
+
+@pytest.mark.parametrize("lab", MODES[:1], indirect=True)
+def test_a_gang_shares_the_device_of_its_groups_claim(lab):
+    cluster, pods = lab
+    group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "sharing"}}
+    ask = asking("gpu", "nvidia-smi -L; exec sleep 600")
+    claims = {"resourceClaims": ask["spec"]["resourceClaims"]}
+    spec = {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}} | claims}
+    cluster.kubectl("apply", "-f", "-", stdin=group | spec)
+    ask["spec"]["schedulingGroup"] = {"podGroupName": "sharing"}
+    names = [pods.create(ask) for _ in range(2)]
+    workers = [pods.until(name, is_ready) for name in names]
+    (gpu,) = {pods.logs(worker) for worker in workers}
+    assert "GPU 0: NVIDIA H100" in gpu
+    for name in names:
+        ended(lab, name)
+    cluster.kubectl("delete", "podgroup", "sharing")
     ended(lab, pods.running(asking("number"))["metadata"]["name"])
 
 

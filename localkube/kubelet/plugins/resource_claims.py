@@ -294,18 +294,24 @@ def _container_claims(pod: Object, container: Object) -> Iterator[tuple[str, str
 
 
 async def _claim(api: Api, pod: Object, name: str, *, is_owned: bool) -> Object:
-    """Get a claim of a pod, and check that it belongs to the pod and is reserved for it."""
+    """Get a claim of a pod, and check that it belongs to the pod, or its group, and is reserved for it."""
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
     try:
         claim = await api.get(api_path("resource.k8s.io/v1/resourceclaims", namespace=namespace, name=name))
     except ApiError as error:
         raise ClaimPreparationError(f"fetch ResourceClaim {name}: {error.message}") from error
+    group = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")  # pods do not know its UID
     owners = claim["metadata"].get("ownerReferences") or ()
-    if is_owned and not any(owner["uid"] == uid and owner.get("controller") for owner in owners):
+    controller: Object = next((owner for owner in owners if owner.get("controller")), {})
+    is_of_group = controller.get("kind") == "PodGroup" and controller["name"] == group
+    if is_owned and controller.get("uid") != uid and not is_of_group:
         names = f"{namespace}/{name} was not created for Pod {namespace}/{pod['metadata']['name']}"
         raise ClaimPreparationError(f"ResourceClaim {names} (Pod is not owner)")
     consumers = (claim.get("status") or {}).get("reservedFor") or ()
-    if not any(consumer["uid"] == uid for consumer in consumers):
+    if not any(
+        consumer["uid"] == uid or (consumer["resource"] == "podgroups" and consumer["name"] == group)
+        for consumer in consumers
+    ):
         names = f"pod {pod['metadata']['name']} ({uid}) is not allowed to use ResourceClaim {name}"
         raise ClaimPreparationError(f"{names} ({claim['metadata']['uid']})")
     return claim
