@@ -1,7 +1,7 @@
 """``python -m bench``: measure this kit beside its peers, print a table, keep JSON.
 
-The exit status is 0 also where a limit is missed: a figure is for people to judge. It is 1 when a measure
-could not be taken at all, and 130 after an interruption; what was measured until then is kept.
+The exit status is 0 even if a limit is missed. It is 1 if a measure failed, and 130 after an interruption;
+earlier measurements are kept.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Lab(rounds=rounds, quick=options.quick, report=_progress(console)) as lab:
             for name in MEASURES if options.all else options.only or FELT:
-                _take(name, lab, report, console)
+                _run_measure(name, lab, report, console)
     except KeyboardInterrupt:
         console.print("interrupted; the clusters of this run are deleted", style="red")
         status = 130
@@ -85,10 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status or int(bool(report.failures))
 
 
-def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
+def _run_measure(name: str, lab: Lab, report: Report, console: Console) -> None:
     if not lab.quick:
         machine.wait_until_quiet(lab.report)
-    state = report.states[name] = machine.look()
+    state = report.states[name] = machine.read_state()
     console.print(f"{name} (load average {state.load:g}, {state.busy_percent:g}% busy)", style="bold")
     try:
         report.results[name] = MEASURES[name](lab)
@@ -102,11 +102,11 @@ def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
 
 
 def _progress(console: Console) -> Callable[[str], None]:
-    began = time.monotonic()
+    start = time.monotonic()
 
     def report(text: str) -> None:
         console.print(
-            f"  {time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False, soft_wrap=True
+            f"  {time.monotonic() - start:6.0f} s  {text}", markup=False, highlight=False, soft_wrap=True
         )
 
     return report
@@ -115,7 +115,7 @@ def _progress(console: Console) -> Callable[[str], None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="one round of less work each: a look, no figures"
+        "--quick", action="store_true", help="one short round of each measure, without figures to publish"
     )
     parser.add_argument("--rounds", type=int, choices=range(1, 100), metavar="N", help=f"default {ROUNDS}")
     parser.add_argument(

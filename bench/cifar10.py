@@ -1,7 +1,7 @@
 """Images in CIFAR-10's format for the measures, and the two programs that train on them.
 
-The images are the stand-ins that ``programs/dataset/prepare_dataset.py`` draws; how fast training is does
-not depend on what they show.
+The images are synthetic, from ``programs/dataset/prepare_dataset.py``; the speed of training does not depend
+on their content.
 """
 
 import subprocess
@@ -26,20 +26,22 @@ def make(folder: Path, *, images: int = IMAGES) -> Path:
     """Return the folder of a dataset, generated if it is missing.
 
     Args:
-        folder: Where; its data set is made once.
-        images: How many for training.
+        folder: The parent folder; the dataset is generated once.
+        images: The number of training images.
 
     Raises:
-        MeasureFailed: It cannot be drawn.
+        MeasureFailed: It cannot be generated.
     """
-    place = folder / "cifar10"
-    if not (place / "dataset.json").exists():
+    dataset = folder / "cifar10"
+    if not (dataset / "dataset.json").exists():
         command = [sys.executable, str(config.find(PREPARE)), "cifar10", f"--root={folder}"]
         command += ["--source=synthetic", f"--limit={images}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DRAW_SECONDS, check=False)
-        if done.returncode:
-            raise MeasureFailed(f"no images could be drawn: {' | '.join(done.stderr.splitlines()[-3:])}")
-    return place
+        process = subprocess.run(command, capture_output=True, text=True, timeout=DRAW_SECONDS, check=False)
+        if process.returncode:
+            raise MeasureFailed(
+                f"the images could not be generated: {' | '.join(process.stderr.splitlines()[-3:])}"
+            )
+    return dataset
 
 
 def ours(
@@ -53,14 +55,16 @@ def ours(
     """Return a function that trains once with our trainer and returns the images per second.
 
     Args:
-        lab: Whose data set it is.
+        lab: The lab that holds the dataset.
         flags: The trainer's, with underscores; a flag without a value has the value None.
-        ranks: How many processes.
-        threads: Of each.
-        folder: Where it runs; two at the same time need two.
+        ranks: The number of processes.
+        threads: The threads of each process.
+        folder: The working directory; concurrent runs need separate ones.
     """
-    own: dict[str, object] = {"log-every": 1000}
-    return _side(lab, config.find(TRAINER), own | dict(flags), ranks=ranks, threads=threads, folder=folder)
+    defaults: dict[str, object] = {"log-every": 1000}
+    return _side(
+        lab, config.find(TRAINER), defaults | dict(flags), ranks=ranks, threads=threads, folder=folder
+    )
 
 
 def plain(lab: Lab, flags: Mapping[str, object], *, threads: int) -> Callable[[], float]:
@@ -76,8 +80,8 @@ def _side(
     options["data-dir"] = make(lab.folder)
 
     def once() -> float:
-        place = folder or lab.folder
-        lines = torchrun.run(program, folder=place, ranks=ranks, threads=threads, flags=options)
+        run_folder = folder or lab.folder
+        lines = torchrun.run(program, folder=run_folder, ranks=ranks, threads=threads, flags=options)
         return torchrun.images_per_s(lines, ranks=ranks)
 
     return once

@@ -1,7 +1,7 @@
 """A model file for parameter servers: the net, the crops and the recipe of ``trainers/cifar10_ddp.py``.
 
-For the measure alone: so that both sides compute the same. Each image is cropped and mirrored by itself, as
-``dataset`` gets one record at a time; the trainer does it for the batch.
+Only for the measure, so that both sides compute the same. Images are cropped and mirrored one by one, because
+``dataset`` gets one record at a time; the trainer processes the batch at once.
 """
 
 import random
@@ -14,17 +14,17 @@ from torch import nn
 
 PAD = int(RECIPES["small"]["pad"])
 SIDE = 32
-MOVES = 2 * PAD + 1
+OFFSETS = 2 * PAD + 1
 scale = np.array([1 / deviation for deviation in SPREAD], np.float32).reshape(3, 1)
 shift = np.array([-m / s for m, s in zip(MEAN, SPREAD, strict=True)], np.float32).reshape(3, 1)
 line = np.abs(np.arange(-PAD, SIDE + PAD))
 line = SIDE - 1 - np.abs(SIDE - 1 - line)  # reflected at the edges
-# For each crop, plain and mirrored: the place of each of its pixels in the image.
+# For each crop, plain and mirrored: the index of each of its pixels in the image.
 crops = [
-    (line[down : down + SIDE, None] * SIDE + line[across : across + SIDE][::way]).ravel()
-    for down in range(MOVES)
-    for across in range(MOVES)
-    for way in (1, -1)
+    (line[down : down + SIDE, None] * SIDE + line[across : across + SIDE][::step]).ravel()
+    for down in range(OFFSETS)
+    for across in range(OFFSETS)
+    for step in (1, -1)
 ]
 
 
@@ -42,5 +42,5 @@ def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def dataset(record: bytes) -> tuple[torch.Tensor, int]:
     pixels = np.frombuffer(record, np.uint8, offset=1).reshape(3, SIDE * SIDE)
-    moved = pixels.take(random.choice(crops), axis=1) * scale + shift
-    return torch.from_numpy(moved.reshape(3, SIDE, SIDE)), record[0]
+    cropped = pixels.take(random.choice(crops), axis=1) * scale + shift
+    return torch.from_numpy(cropped.reshape(3, SIDE, SIDE)), record[0]

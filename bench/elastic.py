@@ -1,8 +1,8 @@
 """Runs with joining and leaving workers on this machine: by the elastic launcher or a stock ``torchrun``.
 
-The same trainer file, flags, store and limits of nodes on both sides; torchrun is told ``--max-restarts``, or
-it would end at the first loss. Everything else is as it comes. Workers write their events to files, stamped
-by this machine's clock.
+Both sides have the same trainer, flags, store and limits of nodes; torchrun also gets ``--max-restarts``, as
+it would end at the first lost worker. All other settings are defaults. Workers write their events to files
+with times of this machine's clock.
 """
 
 import os
@@ -38,9 +38,9 @@ class Workers:
     """The nodes of a run, with one worker each.
 
     Args:
-        folder: Where output and checkpoints lie.
-        stock: Let torchrun start them.
-        nodes: MIN:MAX, as ``--nnodes`` takes it.
+        folder: The folder for output and checkpoints.
+        stock: Whether torchrun starts them.
+        nodes: MIN:MAX, as for ``--nnodes``.
     """
 
     def __init__(self, folder: Path, *, stock: bool, nodes: str) -> None:
@@ -70,7 +70,7 @@ class Workers:
 
     def add(self, count: int) -> float:
         """Start some nodes; return the time."""
-        now = time.time()
+        started_at = time.time()
         flags = [f"--nnodes={self._nodes}", "--nproc-per-node=1", "--rdzv-id=bench", "--max-restarts=100"]
         flags += [
             "--rdzv-backend=c10d",
@@ -82,7 +82,7 @@ class Workers:
         trainer = [str(config.find(TRAINER)), *FLAGS, f"--checkpoint-dir={self._folder / 'checkpoints'}"]
         for _ in range(count):
             self._start([*program, *flags, *trainer], f"node-{len(self._processes)}")
-        return now
+        return started_at
 
     def _start(self, command: Sequence[str], name: str) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -105,16 +105,16 @@ class Workers:
             for path in self._folder.glob("node-*.log")
             for line in path.read_text(errors="replace").splitlines()
         ]
-        found = [entry for entry in metrics.parse(lines) if entry.event == event and entry.time > after]
-        return sorted(found, key=lambda each: each.time)
+        events = [entry for entry in metrics.parse(lines) if entry.event == event and entry.time > after]
+        return sorted(events, key=lambda event: event.time)
 
     def wait_for_step(self, *, after: float, world: int = 0, within: float = DEADLINE) -> float | None:
         """Return the time of the first step of a new round; None if it takes too long.
 
         Args:
-            after: The round has begun since then.
-            world: It has so many workers; 0 for any.
-            within: Seconds.
+            after: The time after which the round began.
+            world: Its number of workers; 0 for any.
+            within: The time limit in seconds.
         """
 
         def first() -> float | None:
@@ -126,30 +126,30 @@ class Workers:
 
         return self._wait(first, within)
 
-    def signal(self, what: signal.Signals) -> float:
+    def signal(self, number: signal.Signals) -> float:
         """Send a signal to the newest round's last rank; return the time."""
         newest = max(
             self.events("rendezvous"), key=lambda event: (event.fields["round"], event.time, event.rank)
         )
         rounds = [rendezvous for rendezvous in self.events("rendezvous") if rendezvous.time > newest.time - 2]
         victim = max(rounds, key=lambda event: event.rank)
-        now = time.time()
-        os.kill(int(victim.fields["pid"]), what)
-        return now
+        sent_at = time.time()
+        os.kill(int(victim.fields["pid"]), number)
+        return sent_at
 
-    def begin(self, count: int) -> None:
-        """Start some nodes, and let them take a few steps.
+    def start_training(self, count: int) -> None:
+        """Start nodes, and wait until they have taken a few steps.
 
         Raises:
-            MeasureFailed: They do not.
+            MeasureFailed: They do not train within the deadline.
         """
-        began = self.add(count)
-        if self.wait_for_step(after=began, world=count) is None:
-            raise MeasureFailed(f"{count} workers have not begun to train within {DEADLINE} s")
+        started_at = self.add(count)
+        if self.wait_for_step(after=started_at, world=count) is None:
+            raise MeasureFailed(f"{count} workers did not start training within {DEADLINE} s")
         time.sleep(2)
 
-    def _wait(self, look: Callable[[], float | None], within: float) -> float | None:
+    def _wait(self, read: Callable[[], float | None], within: float) -> float | None:
         deadline = time.monotonic() + within
-        while (value := look()) is None and time.monotonic() < deadline:
+        while (value := read()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return value

@@ -6,4 +6,4 @@ class PeerAbsent(Exception):
 
 
 class MeasureFailed(Exception):
-    """The awaited event did not happen; the message has the last state seen."""
+    """The awaited event did not happen; the message has the last observed state."""

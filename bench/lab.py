@@ -1,7 +1,7 @@
 """The clusters of a benchmark run: created on demand, and always deleted.
 
-All state lies in a folder of its own that goes at the end; only the cache of programs is the user's. So the
-user's clusters are neither seen nor touched.
+All state is in a temporary folder, except the user's cache of programs, so the user's clusters are not
+affected.
 """
 
 import logging
@@ -36,15 +36,15 @@ class Lab(AbstractContextManager[Any]):
     """The resources that measures share.
 
     Args:
-        rounds: How often each side is measured.
-        quick: Do less in each round: a look, and no figures to keep.
-        report: Called with what happens now.
+        rounds: The number of measurements of each side.
+        quick: Do less in each round, without figures to publish.
+        report: Called with progress.
     """
 
     def __init__(self, *, rounds: int, quick: bool = False, report: Callable[[str], None]) -> None:
         self.rounds, self.quick, self.report = rounds, quick, report
-        self.absent: dict[str, str] = {}  # why, by peer
-        self._made = 0
+        self.absent: dict[str, str] = {}  # the reason, by peer
+        self._count = 0
         self._stack = ExitStack()
         self._shared: dict[str, Cluster | kwok.KwokCluster | kubelets.KubeletCluster] = {}
 
@@ -101,11 +101,11 @@ class Lab(AbstractContextManager[Any]):
         """Return a row for each peer that has a limit.
 
         Args:
-            samples: By side: ``ours``, and the peers that are there.
+            samples: By side: ``ours``, and the available peers.
             what: A readable description.
-            unit: Of all samples.
+            unit: The unit of all samples.
             limits: By peer; None for no goal.
-            notes: What a reader must know to judge the lines.
+            notes: Information needed to interpret the rows.
             details: Further raw figures, only in the JSON.
         """
         return [
@@ -133,18 +133,18 @@ class Lab(AbstractContextManager[Any]):
             cluster = kit.create_cluster("local", name=name, nodes=NODES, warm=warm)
             assert isinstance(cluster, LocalCluster)
             yield cluster
-        finally:  # also what an interruption left half made
+        finally:  # even if the creation was interrupted
             LocalCluster(name).delete()
 
     def kwok_cluster(self, *extra: str) -> kwok.KwokCluster:
         """Create a kwok cluster without nodes for one sample."""
-        assert self._kwok is not None, "callers ask whether kwok is there"
+        assert self._kwok is not None, "callers check whether kwok is available"
         name = self._name()
         return kwok.KwokCluster(self._kwok, name, folder=self.folder / name, extra=extra)
 
     def kubelet_cluster(self) -> kubelets.KubeletCluster:
         """Create a cluster of real kubelets, not started, for one sample."""
-        assert self._kubelets is not None, "callers ask whether it is there"
+        assert self._kubelets is not None, "callers check whether it is available"
         name = self._name()
         return kubelets.KubeletCluster(self._kubelets, name, folder=self.folder / name, report=self.report)
 
@@ -185,10 +185,10 @@ class Lab(AbstractContextManager[Any]):
         clusters = {"ours": self.ours, KUBELET: self.real, KWOK: self.fake}
         return {side: cluster.kube for side, cluster in clusters.items() if cluster is not None}
 
-    def clear(self, *which: str) -> None:
-        """Delete the shared clusters of some or all sides, so that a measure has the machine to itself."""
-        with ExitStack() as stack:  # one that cannot be deleted does not keep the others
-            for name in which or tuple(self._shared):
+    def clear(self, *sides: str) -> None:
+        """Delete the shared clusters of some or all sides, so that they do not affect a measure."""
+        with ExitStack() as stack:  # deletes the others even if one fails
+            for name in sides or tuple(self._shared):
                 if name in self._shared:
                     stack.callback(self._shared.pop(name).delete)
 
@@ -200,22 +200,22 @@ class Lab(AbstractContextManager[Any]):
             stack.callback(self.clear)
 
     def _name(self) -> str:
-        self._made += 1
-        return f"bench-{self._made}"
+        self._count += 1
+        return f"bench-{self._count}"
 
 
 @contextmanager
 def environment(name: str, value: str) -> Iterator[None]:
     """Set an environment variable for started programs, and restore it."""
-    before = os.environ.get(name)
+    previous = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[name]
         else:
-            os.environ[name] = before
+            os.environ[name] = previous
 
 
 @contextmanager
@@ -225,8 +225,8 @@ def _terminated() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

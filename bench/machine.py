@@ -14,7 +14,7 @@ import psutil
 QUIET, BUSY = (
     1.0,
     2.0,
-)  # of load average: a measure waits for the first; above the second no figure is published
+)  # load averages: measures wait for the first; figures above the second are not published
 QUIET_SECONDS, PERIOD_SECONDS = (
     300.0,
     5.0,
@@ -57,9 +57,9 @@ class State:
     """The machine's state just before a measure.
 
     Attributes:
-        load: How many processes wanted to run, on average over the last minute; this run's are among them.
-        busy_percent: Of all cores, while this run does nothing.
-        loop_seconds: What a fixed loop of Python takes: machines that are shared are not always as fast.
+        load: The load average of the last minute, including this run.
+        busy_percent: The use of all cores while this run is idle.
+        loop_seconds: The duration of a fixed Python loop, as the speed of shared machines varies.
     """
 
     load: float
@@ -74,12 +74,12 @@ def wait_until_quiet(report: Callable[[str], None]) -> None:
     """Wait until the load average is below `QUIET`, for at most `QUIET_SECONDS`."""
     end = time.monotonic() + QUIET_SECONDS
     if os.getloadavg()[0] >= QUIET:
-        report(f"waiting for a load average below {QUIET:g}, {QUIET_SECONDS:g} s at most")
+        report(f"waiting for a load average below {QUIET:g}, at most {QUIET_SECONDS:g} s")
     while os.getloadavg()[0] >= QUIET and time.monotonic() < end:
         time.sleep(PERIOD_SECONDS)
 
 
-def look() -> State:
+def read_state() -> State:
     """Return the machine's current state, within three seconds."""
     busy = psutil.cpu_percent(interval=SAMPLE_SECONDS)
     loop = statistics.median(_loop() for _ in range(3))
@@ -87,10 +87,10 @@ def look() -> State:
 
 
 def _loop() -> float:
-    began, total = time.perf_counter(), 0
+    start, total = time.perf_counter(), 0
     for number in range(LOOP):
         total += number
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _processor() -> str:

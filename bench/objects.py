@@ -1,4 +1,4 @@
-"""The objects that are created on both sides, read from ``bench/manifests``."""
+"""The objects that both sides create, from ``bench/manifests``."""
 
 from pathlib import Path
 

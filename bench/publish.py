@@ -1,9 +1,8 @@
 """``python -m bench.publish``: write docs/performance.md, with a plot of each figure, from what was measured.
 
-What a run has measured replaces what earlier runs have found of the same measures, in
-docs/performance.json; all else stays, but for figures of a machine that had other work. So a page can be made
-of several runs, each measure with its own date and machine. How a figure is measured, and what bounds it, is
-the docstring of its module in `bench.measures`.
+A run's results replace earlier results of the same measures in docs/performance.json; others are kept.
+Results of a busy machine are left out. So the page can combine several runs, each measure with its date and
+machine. The docstring of a module in `bench.measures` describes how it is measured, and what bounds it.
 """
 
 import argparse
@@ -37,7 +36,7 @@ rounds. A ratio is our value divided by the peer's: compare ratios, because mach
   <img src="images/performance/overview.svg" alt="{alternative}">
 </picture>
 """
-# What somebody waits for, the measure, and what the line says: its first such line is beside the other tool.
+# The wait, the measure, and a text of the row: the first matching row is compared with the other tool.
 FELT = (
     ("first lesson: from no cluster to a job of four pods that has trained", "creation", "trained"),
     ("first pod: from no cluster to a container that runs", "creation", "first pod"),
@@ -100,7 +99,7 @@ def with_timelines(text: str, name: str, measure: dict[str, Any]) -> str:
     """Replace what is between the two comments of a document by the picture and table of a measure."""
     faults = timelines.by_fault(_results(measure))
     message = "; ".join(
-        f"{fault}: {', '.join(f'{kind} {timeline.words}' for kind, timeline in runs.items())}"
+        f"{fault}: {', '.join(f'{kind} {timeline.text}' for kind, timeline in runs.items())}"
         for fault, runs in faults.items()
     )
     block = f"""{BEGIN}
@@ -132,7 +131,7 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
         For each measure ``date``, ``machine``, ``rounds``, ``load`` (of the minute before) and ``results``.
     """
     if run["quick"]:
-        raise SystemExit("a quick run is a look, and no figures: measure without --quick")
+        raise SystemExit("the results of a quick run are not published: measure without --quick")
     facts = {"date": run["began"][:10], "machine": run["machine"], "rounds": run["rounds"]}
     return {
         name: facts
@@ -154,7 +153,7 @@ def page(measures: dict[str, Any], *, profiles: Path) -> str:
     """Return the page: a table of all figures, then each measure with its plot and method.
 
     Args:
-        found: The published results, by measure.
+        measures: The published results, by measure.
         profiles: The folder of profiles: Markdown, or plain text.
     """
     ordered = {name: measures[name] for name in MEASURES if name in measures}
@@ -184,11 +183,11 @@ def page(measures: dict[str, Any], *, profiles: Path) -> str:
 def _felt(measures: dict[str, Any]) -> list[str]:
     """Return the table of waits that users notice and that were measured with the other tool."""
     rows = []
-    for words, name, part in FELT:
+    for title, name, part in FELT:
         results = _results(measures[name]) if name in measures else []
         lines = [line for line in results if part in line.what and line.theirs]
         for line in [line for line in lines if "kwok" not in line.peer][:1]:  # its pods are pretended
-            rows.append(_line(f"[{words}](#{name})", *_figures(line), line.peer))
+            rows.append(_line(f"[{title}](#{name})", *_figures(line), line.peer))
     return [FELT_HEADING, *rows, OTHERS] if rows else []
 
 
@@ -208,7 +207,7 @@ def _line(*cells: str) -> str:
 def _section(name: str, measure: dict[str, Any]) -> str:
     results = _results(measure)
     docstring = inspect.getdoc(sys.modules[MEASURES[name].__module__]) or ""
-    heading, _, how = docstring.partition("\n\n")
+    heading, _, method = docstring.partition("\n\n")
     message = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
     notes = "".join(f"\n{note[:1].upper()}{note[1:]}.\n" for note in _notes(results))
     return f"""
@@ -221,7 +220,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
   <img src="{FOLDER}/{name}.svg" alt="{message}">
 </picture>
 
-{how}
+{method}
 {notes}
 {_measured_at(measure)}
 """

@@ -1,6 +1,6 @@
 """From samples to values, ratios and verdicts. Pure: numbers in, numbers out.
 
-How results look to people is in ``table.py``.
+``table.py`` prints them.
 """
 
 import statistics
@@ -39,13 +39,13 @@ class Result:
 
     Attributes:
         what: A readable description.
-        unit: Of all samples.
+        unit: The unit of all samples.
         ours: Samples of this kit.
         peer: The name of the peer; empty without one.
         theirs: Samples of the peer.
         absent: Why the peer has no samples.
         limit: The goal, if there is one.
-        notes: What a reader must know to interpret the row.
+        notes: Information needed to interpret the row.
         details: Further raw figures, only in the JSON.
         timeout: The time limit for the peer, after which a sample is a lower bound; 0 for none.
     """
@@ -75,8 +75,8 @@ class Result:
         """The ratio as text; an upper bound if the peer timed out."""
         if self.ratio is None:
             return ""
-        given_up = self.timeout and (self.peer_value or 0) >= self.timeout
-        return f"< {max(self.ratio, 0.01):.2f}" if given_up else f"{self.ratio:.2f}"
+        timed_out = self.timeout and (self.peer_value or 0) >= self.timeout
+        return f"< {max(self.ratio, 0.01):.2f}" if timed_out else f"{self.ratio:.2f}"
 
     @property
     def value(self) -> float:

@@ -26,7 +26,7 @@ def alternate(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, li
 
     Args:
         sides: By name; every call is one sample.
-        rounds: How many.
+        rounds: The number of rounds.
     """
     answers: dict[str, list[T]] = {name: [] for name in sides}
     for names in alternating(list(sides), rounds):

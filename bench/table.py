@@ -17,10 +17,10 @@ def draw(
     """Print results, reasons for doubt, and what could not be measured.
 
     Args:
-        results: In the order of their lines.
-        states: How the machine was before each measure, by its name.
-        failures: Why a measure has no result, by its name.
-        console: Where to print.
+        results: In the order of rows.
+        states: The machine's state before each measure, by name.
+        failures: The reason why a measure failed, by name.
+        console: The output.
     """
     table = Table(title="Trainyard beside its peers (medians)", title_justify="left")
     for heading in ("what", "ours", "peer's", "ratio", "limit", "", "peer"):
@@ -37,7 +37,7 @@ def draw(
     busy = {name: state for name, state in states.items() if state.load > BUSY}
     if busy:
         text = ", ".join(f"{s.load:g} before {name} ({s.busy_percent:g}% busy)" for name, s in busy.items())
-        console.print(f"The machine had more to do than this: load average {text}.", style="yellow")
+        console.print(f"The machine had other work: load average {text}.", style="yellow")
 
 
 def _row(result: Result) -> list[str]:

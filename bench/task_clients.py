@@ -2,8 +2,8 @@
 
     python bench/task_clients.py HOST:PORT FIRST COUNT SECONDS
 
-One process stands for ``COUNT`` workers with numbers from ``FIRST`` on, each of which asks again when it has
-its answer, whatever the others wait for. On stdout: how many tasks were done, and in how many seconds.
+One process simulates ``COUNT`` workers with numbers from ``FIRST`` on; each sends its next request as soon as
+it has a response. Prints the number of completed tasks and the seconds.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ INCARNATION = 7
 
 async def work(master: protocol_pb2_grpc.MasterStub, number: int, until: float) -> int:
     """Run one worker until a deadline; return its number of tasks."""
-    progress, done, tasks = Progress(worker=number), 0, master.Tasks()
+    progress, count, tasks = Progress(worker=number), 0, master.Tasks()
     while time.perf_counter() < until:
         await tasks.write(progress)
         task = await tasks.read()
@@ -31,8 +31,8 @@ async def work(master: protocol_pb2_grpc.MasterStub, number: int, until: float) 
         progress = Progress(
             worker=number, epoch=task.epoch, minibatches=task.minibatches, incarnations=[INCARNATION]
         )
-        done += 1
-    return done
+        count += 1
+    return count
 
 
 async def main() -> None:
@@ -47,10 +47,10 @@ async def main() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()  # all begin together
-        began = time.perf_counter()
-        workers = (work(master, number, began + seconds) for number in range(first, first + count))
-        done = sum(await asyncio.gather(*workers))
-        sys.stdout.write(f"{done} {time.perf_counter() - began}\n")
+        start = time.perf_counter()
+        workers = (work(master, number, start + seconds) for number in range(first, first + count))
+        total = sum(await asyncio.gather(*workers))
+        sys.stdout.write(f"{total} {time.perf_counter() - start}\n")
 
 
 if __name__ == "__main__":

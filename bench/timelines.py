@@ -1,4 +1,4 @@
-"""The steps of a training around a fault: the longest pause, a picture of all runs, and a table. Pure.
+"""The steps of a training run around a fault: the longest pause, a picture of all runs, and a table. Pure.
 
 Seconds are relative to the fault. docs/elastic.md has the picture and the table.
 """
@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from bench.results import Result
 from kitlib.widgets.plots import Theme
 
-BEFORE, TIMEOUT = 5.0, 60.0  # seconds: whose steps are kept before the fault, and without a step at most
+BEFORE, TIMEOUT = 5.0, 60.0  # seconds: recorded before the fault; without a step until a run is given up
 NAMES = {
     "ours": "kit.TorchElastic",
     "torchrun in pods": "torchrun, --max-restarts",
     "torchft in pods": "kit.TorchFT",
     "TrainJob": "kit.TrainJob",
 }
-MERGED = 0.3  # seconds: steps that are nearer than a pixel are drawn as one line
+MERGED = 0.3  # seconds: steps closer than this are drawn as one line
 SIZE, PAUSE, TICK = (13.0, 4.0), 1.7, 0.5  # inches; the heights of a pause, and of a worker's steps
 
 
@@ -30,7 +30,7 @@ class Timeline:
 
     Attributes:
         workers: The times of each worker's steps, ascending.
-        pause: When the longest pause began and ended; the end is None if training did not go on.
+        pause: Start and end of the longest pause; the end is None if training did not continue.
         failed: The run has failed.
     """
 
@@ -48,24 +48,24 @@ class Timeline:
             >>> Timeline.around_fault([[-0.2, -0.1, 0.4, 0.5], [-0.2, -0.1, 0.4]]).pause
             (-0.1, 0.4)
         """
-        kept = tuple(
+        window = tuple(
             tuple(step for step in steps if -BEFORE <= step <= TIMEOUT + BEFORE) for steps in workers
         )
-        times = sorted({step for steps in kept for step in steps}) or [0.0]
+        times = sorted({step for steps in window for step in steps}) or [0.0]
         pauses = [pair for pair in zip(times, times[1:], strict=False) if pair[1] > 0]
         if given_up or not pauses:
-            return cls(kept, (times[-1], None), failed)
-        return cls(kept, max(pauses, key=lambda pair: pair[1] - pair[0]), failed)
+            return cls(window, (times[-1], None), failed)
+        return cls(window, max(pauses, key=lambda pair: pair[1] - pair[0]), failed)
 
     @property
     def seconds(self) -> float:
-        """The length of the pause; the time limit if training did not go on."""
+        """The length of the pause; the time limit if training did not continue."""
         begin, end = self.pause
         return TIMEOUT if end is None else end - begin
 
     @property
-    def words(self) -> str:
-        """The pause for people."""
+    def text(self) -> str:
+        """The pause as text."""
         if self.pause[1] is None:
             return "fails" if self.failed else f"more than {TIMEOUT:.0f}"
         return f"{self.seconds:.1f}"
@@ -103,7 +103,7 @@ def table(faults: Mapping[str, Mapping[str, Timeline]]) -> str:
     kinds = _kinds(faults)
     rows = [["Fault", *(f"`{name}`" for name in kinds.values())], ["---"] * (len(kinds) + 1)]
     for fault, runs in faults.items():
-        rows.append([fault, *(runs[kind].words if kind in runs else "not measured" for kind in kinds)])
+        rows.append([fault, *(runs[kind].text if kind in runs else "not measured" for kind in kinds)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -144,11 +144,11 @@ def _draw_run(axes: Axes, timeline: Timeline, theme: Theme) -> None:
     until, middle = TIMEOUT if end is None else end, (len(timeline.workers) - 1) / 2
     colour = theme.bad if end is None else theme.busy
     axes.barh(middle, until - begin, left=begin, height=PAUSE, color=colour, alpha=0.3, zorder=0)
-    words = f"> {TIMEOUT:.0f} s" if timeline.words.startswith("more") else timeline.words
+    text = f"> {TIMEOUT:.0f} s" if timeline.text.startswith("more") else timeline.text
     axes.text(
         max(begin, 0),
         -0.55,
-        words if end is None else f"{words} s",
+        text if end is None else f"{text} s",
         va="bottom",
         color=theme.text,
         fontsize=9,

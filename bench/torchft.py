@@ -1,7 +1,7 @@
 """The peer for lost workers: torchft's replica groups of one rank each, and its Lighthouse.
 
-The package is installed into a folder of the run, beside this environment's torch. Heartbeats expire after a
-second. Its trainer is ``notebooks/scripts/digits_torchft.py``, which writes the events that ours writes.
+The package is installed into a folder of the run and uses this environment's torch. Heartbeats expire after a
+second. The trainer, ``notebooks/scripts/digits_torchft.py``, writes the same events as ours.
 """
 
 import subprocess
@@ -24,14 +24,14 @@ def install(folder: Path) -> Path:
     """Install torchft into a folder and return it.
 
     Raises:
-        PeerAbsent: pip cannot have it.
+        PeerAbsent: pip cannot install it.
     """
     target = folder / "torchft"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target)]
-    for words in (("--no-deps", REQUIREMENT), OTHERS):  # pip leaves a folder `bin` that is there as it is
-        done = subprocess.run([*pip, *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise PeerAbsent(f"pip cannot install {words[-1]}: {done.stderr.strip()[-200:]}")
+    for requirements in (("--no-deps", REQUIREMENT), OTHERS):  # pip keeps an existing folder `bin`
+        process = subprocess.run([*pip, *requirements], capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise PeerAbsent(f"pip cannot install {requirements[-1]}: {process.stderr.strip()[-200:]}")
     return target
 
 
@@ -39,8 +39,8 @@ class ReplicaGroups(Workers):
     """Replica groups of one rank each; the run continues while one is alive.
 
     Args:
-        folder: Where output lies.
-        packages: Where torchft is installed.
+        folder: The folder for output.
+        packages: The folder in which torchft is installed.
     """
 
     def __init__(self, folder: Path, packages: Path) -> None:
@@ -66,13 +66,13 @@ class ReplicaGroups(Workers):
 
     def add(self, count: int) -> float:
         """Start some groups; return the time."""
-        now = time.time()
+        started_at = time.time()
         torchrun = str(Path(sys.executable).with_name("torchrun"))
         for _ in range(count):
             number = len(self._processes) - 1
-            words = [
+            command = [
                 *("env", f"REPLICA_GROUP_ID={number}", torchrun, "--nproc-per-node=1"),
                 *(f"--master-port={free_port()}", str(TRAINER), "--steps=1000000", "--step-seconds=0.1"),
             ]
-            self._start(words, f"node-{number}")
-        return now
+            self._start(command, f"node-{number}")
+        return started_at

@@ -1,7 +1,6 @@
 """Run programs with a bare ``torchrun`` on this machine, and read their speed from their epochs.
 
-Nothing of the kit takes part: this is the other side of a comparison, or both sides where two programs are
-compared.
+It does not use the kit: it is the peer in a comparison, or runs both sides if two programs are compared.
 """
 
 import os
@@ -26,13 +25,13 @@ def run(
 
     Args:
         program: The file.
-        folder: Where it runs, and where its output is kept.
-        ranks: How many processes.
-        threads: Of each process.
+        folder: The working directory, in which its output is kept.
+        ranks: The number of processes.
+        threads: The threads of each process.
         flags: The program's; a flag without a value has the value None.
 
     Raises:
-        MeasureFailed: It failed; the error has its last words.
+        MeasureFailed: It failed; the error has the end of its output.
     """
     command = [
         str(Path(sys.executable).with_name("torchrun")),
@@ -45,7 +44,7 @@ def run(
     environment |= dict.fromkeys(THREADS, str(threads)) | {"PYTHONUNBUFFERED": "1"}
     output = folder / "torchrun.log"
     with output.open("wb") as file:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=environment,
             cwd=folder,
@@ -56,10 +55,10 @@ def run(
             check=False,
         )
     lines = output.read_text(errors="replace").splitlines()
-    if done.returncode:
+    if process.returncode:
         errors = [line for line in lines if "Error" in line and "ChildFailedError" not in line] or lines
         raise MeasureFailed(
-            f"torchrun {program.name} ended with {done.returncode}: {' | '.join(errors[-3:])}"
+            f"torchrun {program.name} ended with {process.returncode}: {' | '.join(errors[-3:])}"
         )
     return lines
 
@@ -68,14 +67,14 @@ def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
     """Return the images per second of all ranks in the last epoch; the first one warms up.
 
     Raises:
-        MeasureFailed: A rank said nothing of two epochs or more.
+        MeasureFailed: A rank reported fewer than two epochs.
     """
     rates: dict[int, list[float]] = {}
     for event in events.parse(lines):
         if event.event == "epoch":
             rates.setdefault(event.rank, []).append(float(event.fields["images_per_s"]))
     if len(rates) != ranks or min(map(len, rates.values())) < 2:
-        raise MeasureFailed(f"of {ranks} ranks, {len(rates)} spoke of an epoch, and two epochs are needed")
+        raise MeasureFailed(f"{len(rates)} of {ranks} ranks reported an epoch, and each must report two")
     return sum(rate[-1] for rate in rates.values())
 
 

@@ -1,7 +1,7 @@
 """Time a training run by the trainer's events, in a cluster and with a bare ``torchrun``.
 
-Both run the same file with the same flags and the same number of threads; both write their events where this
-machine's clock stamps them, so the times compare. What is compared with what is for the measures.
+Both run the same file with the same flags and number of threads, and their events have times of this
+machine's clock, so that they can be compared. The measures define the comparisons.
 """
 
 import time
@@ -29,13 +29,13 @@ class Times:
     """The times of a run's submission and events, in seconds since 1970.
 
     Attributes:
-        submitted: Just before it was asked for.
-        first_step: The first rank's first step was done.
-        ended: The last rank was done, before its process ended.
-        finished: It was seen to be over.
-        threads: How many threads each rank had, as the ranks have said.
-        warm: How many pods were forked by the forkserver.
-        accuracy: What it reached; None where it said nothing of it.
+        submitted: Just before its submission.
+        first_step: The end of the first step of any rank.
+        ended: The last rank's end of training, before its process ended.
+        finished: When it was observed to have finished.
+        threads: The number of threads that each rank reported.
+        warm: The number of pods started by the forkserver.
+        accuracy: The reported accuracy, or None.
     """
 
     submitted: float
@@ -63,13 +63,13 @@ def read(lines: Iterable[str], *, submitted: float, finished: float, ranks: int,
     """Read the times in a run's output.
 
     Raises:
-        MeasureFailed: A rank did not come to its end.
+        MeasureFailed: A rank did not finish.
     """
     events = list(metrics.parse(lines))
     first = [event.time for event in events if event.event == "step"]
     last = [event.time for event in events if event.event == "end"]
     if len(last) != ranks or not first:
-        raise MeasureFailed(f"{len(last)} of {ranks} ranks came to their end")
+        raise MeasureFailed(f"{len(last)} of {ranks} ranks finished")
     threads = tuple(int(event.fields.get("threads", 0)) for event in events if event.event == "start")
     reached = [float(event.fields["accuracy"]) for event in events if event.event == "eval"]
     accuracy = reached[-1] if reached else None
@@ -80,12 +80,12 @@ def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
     """Train with ``torchrun --nproc-per-node RANKS`` on this machine.
 
     Args:
-        ranks: How many processes.
+        ranks: The number of processes.
         flags: The trainer's.
-        folder: Where its output is kept.
+        folder: The folder for its output.
 
     Raises:
-        MeasureFailed: It failed; the error has its last words.
+        MeasureFailed: It failed; the error has the end of its output.
     """
     submitted = time.time()
     lines = torchrun.run(config.find(TRAINER), folder=folder, ranks=ranks, flags=flags)
@@ -104,11 +104,11 @@ def in_cluster(
     """Train with the kit's Indexed Job, one pod per rank; the run is deleted afterwards.
 
     Args:
-        cluster: Where.
-        ranks: How many pods.
+        cluster: The cluster.
+        ranks: The number of pods.
         flags: The trainer's.
-        patch: Changes of the Job, such as `COLD` or `as_python`.
-        keep: Leave the run, where the cluster is deleted anyway.
+        patch: A patch of the Job, such as `COLD` or `as_python`.
+        keep: Do not delete the run, as the cluster is deleted anyway.
     """
     job: kit.Job = kit.IndexedJob(TRAINER, nodes=ranks, args=flags)
     job = job.patch(patch) if patch else job
@@ -129,8 +129,8 @@ def in_cluster(
 def as_python(ranks: int) -> dict[str, Any]:
     """Return the patch that makes pods run the trainer without torchrun.
 
-    torchrun starts a process for each rank, also where there is one rank a pod; this saves it. What torchrun
-    would have told the rank is told by the Job.
+    torchrun starts a process for each rank, even with one rank per pod; this saves that process. The Job sets
+    the variables that torchrun would set.
     """
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     container = {

@@ -1,7 +1,7 @@
 """Watch objects through the API, with the times of changes.
 
-A stream is opened before the change is asked for and read afterwards, in one thread: the pipe keeps what
-arrives in between, and nothing is polled. Both sides of a comparison are watched by this same code.
+A stream is opened before the change is requested and read afterwards, in one thread: the pipe buffers events,
+and nothing is polled. Both sides of a comparison use this code.
 """
 
 import json
@@ -49,16 +49,16 @@ class Watch(AbstractContextManager[Any]):
         """Return the monotonic time at which a condition first held, and the object.
 
         Raises:
-            MeasureFailed: It did not for a long time.
+            MeasureFailed: It did not within ``timeout`` seconds.
         """
         last, deadline = "nothing", time.monotonic() + timeout
         while time.monotonic() < deadline:
             for kind, item in self._events:
-                now = time.monotonic()
+                time_seen = time.monotonic()
                 if condition(kind, item):
-                    return now, item
+                    return time_seen, item
                 last = f"{kind} {item['metadata'].get('name')}: {json.dumps(item.get('status'))[:400]}"
-            self._open()  # the server ends a watch by and by; this goes on where it ended
+            self._open()  # the server ends watches regularly; continue from the last version
         raise MeasureFailed(f"{what} was not seen within {timeout:g} s; the last event was {last}")
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Watch(AbstractContextManager[Any]):
     def _open(self) -> None:
         self.close()
         self._stream = self._kube.watch(self._kind, self._version)
-        self._events = self._read(self._stream)  # one iterator: to drop it would close the stream
+        self._events = self._read(self._stream)  # one iterator, as dropping it would close the stream
         self._opened = time.monotonic()
 
     def _read(self, stream: Stream) -> Iterator[Event]:
@@ -114,7 +114,7 @@ def wait_account(kube: Kube) -> None:
     """Wait until the namespace has its service account, without which pods are rejected.
 
     Raises:
-        WaitTimeout: It has not got it.
+        WaitTimeout: It is not created in time.
     """
     wait(
         watch_objects(kube, WatchSpec("ServiceAccount")),
@@ -131,7 +131,7 @@ def wait_gone(kube: Kube, *, labels: str = "") -> None:
     """Wait until no pod matches.
 
     Raises:
-        WaitTimeout: Some are still there.
+        WaitTimeout: Some still exist.
     """
     wait(
         watch_objects(kube, WatchSpec("Pod", labels=labels)),
@@ -140,5 +140,5 @@ def wait_gone(kube: Kube, *, labels: str = "") -> None:
         what="the pods to be gone",
         about=f'cluster "{kube.cluster}"',
         resume="run the benchmark again",
-        describe=lambda objects: f"{len(objects['Pod'])} pods are still there",
+        describe=lambda objects: f"{len(objects['Pod'])} pods still exist",
     )

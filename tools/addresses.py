@@ -2,9 +2,9 @@
 
     python tools/addresses.py            # after [tool.trainyard] repository = "https://github.com/OWNER/NAME"
 
-README gets badges, package metadata a URL, the citation its repository, and a hosted notebook's third cell
-the place of the release's wheels. While the setting is empty none of them names an address: a badge or a
-``pip install`` of a name that is not ours would run whatever its owner puts there. Nothing is fetched here.
+It sets the README's badges, the package's URL, the citation's repository, and the location of the release's
+wheels in the third cell of notebooks. While the setting is empty, none of them has an address, because a
+badge or ``pip install`` with somebody else's name would run that owner's code. Nothing is downloaded.
 """
 
 import json
@@ -38,7 +38,7 @@ BADGES = {
     ),
     "[![Codespaces](https://github.com/codespaces/badge.svg)]": "https://codespaces.new/PATH",
 }
-# Colab and Kaggle are known by a variable that they set, Studio Lab by its home folder.
+# Colab and Kaggle are detected by their variables, Studio Lab by its home folder.
 CELL = """\
 import importlib.util, os  # docs/hosted.md
 if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"}} & {{*os.environ}} or "studio-lab-user" in os.environ.get("HOME", ""):
@@ -49,7 +49,7 @@ elif not importlib.util.find_spec("kitlib"):
 
 
 def setting(project: dict[str, Any]) -> str:
-    """Read the repository's address, or "" where none is set.
+    """Read the repository's address; empty if none is set.
 
     Raises:
         SystemExit: It is not the address of a repository at GitHub.
@@ -66,8 +66,8 @@ def setting(project: dict[str, Any]) -> str:
 
 def hosted_cell(repository: str, version: str) -> str:
     """Write the cell that sets up a hosted notebook with the wheels of a release, or those beside it."""
-    place = f"{repository}/releases/expanded_assets/v{version}" if repository else "."
-    return CELL.format(place=place, pins=" ".join(f"{name}=={version}" for name in DISTRIBUTIONS))
+    links = f"{repository}/releases/expanded_assets/v{version}" if repository else "."
+    return CELL.format(place=links, pins=" ".join(f"{name}=={version}" for name in DISTRIBUTIONS))
 
 
 def badges(repository: str) -> str:
@@ -96,8 +96,8 @@ def write(root: Path) -> None:
     replace(root / "README.md", r"(?<=<!-- badges -->\n).*?(?=<!-- /badges -->)", badges(repository))
     for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        (place,) = [it for it in notebook["cells"] if "hosted" in it["metadata"].get("tags", ())]
-        place["source"] = cell.splitlines(keepends=True)
+        (hosted,) = [cell for cell in notebook["cells"] if "hosted" in cell["metadata"].get("tags", ())]
+        hosted["source"] = cell.splitlines(keepends=True)
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -52,13 +52,13 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if not inspect.isfunction(function) or kind.__mro__[-2] in (BaseException,) and not function.__doc__:
             continue
-        words = _summary(function) or _inherited(kind, name)
-        yield (f".{name}" if isinstance(member, property) else f".{name}{_arguments(function)}"), words
+        summary = _summary(function) or _inherited(kind, name)
+        yield (f".{name}" if isinstance(member, property) else f".{name}{_arguments(function)}"), summary
 
 
 def _inherited(kind: type, name: str) -> str:
     definitions = (owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__)
-    return next((words for owner in definitions if (words := _summary(owner))), "")
+    return next((summary for owner in definitions if (summary := _summary(owner))), "")
 
 
 def _arguments(function: Callable[..., object]) -> str:
@@ -79,7 +79,7 @@ def _summary(documented: object) -> str:
 
 
 def _table(rows: Iterator[tuple[str, str]]) -> list[str]:
-    cells = [f"| `{call.replace('|', chr(92) + '|')}` | {words} |" for call, words in rows]
+    cells = [f"| `{call.replace('|', chr(92) + '|')}` | {summary} |" for call, summary in rows]
     return ["| Call | What it does |", "| --- | --- |", *cells] if cells else []
 
 

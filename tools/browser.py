@@ -1,9 +1,9 @@
 """Find or install a browser for the tests: playwright's Chromium, or else the system's.
 
-    python tools/browser.py             # say which one there is
-    python tools/browser.py --install   # and install one that is missing, on Debian as root by apt-get
+    python tools/browser.py             # print the browser that is available
+    python tools/browser.py --install   # install one if it is missing, on Debian as root with apt-get
 
-It ends with 0 also where there is none, and says so: the tests then tell what stays untested.
+The exit status is 0 even without a browser; the tests then report what they skip.
 """
 
 import os
@@ -38,7 +38,7 @@ def install() -> None:
 
 def _run(command: list[str]) -> bool:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
             stdout=subprocess.DEVNULL,
@@ -48,7 +48,7 @@ def _run(command: list[str]) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
         print("installing a browser for the tests", flush=True)
         install()
         browser = find()
-    print(browser or "NO BROWSER IS HERE: the live pictures stay untested (apt-get install chromium)")
+    print(browser or "NO BROWSER: live widgets are not tested (apt-get install chromium)")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Build the course as a web site in build/site: README, executed notebooks, docs and API.
 
-Run by ``make site`` in an environment of its own. Notebooks come with their outputs from ``reports/``, where
-``make run`` leaves them; one that was not executed is shown without. Each version has a folder, and those of
-other versions stay; ``latest`` leads to the newest; ``switcher.json`` is the list for the menu on each page.
+``make site`` runs it in a separate environment. Executed notebooks are read from ``reports/``, where ``make
+run`` writes them; others have no outputs. Each version has a folder, and folders of other versions are kept;
+``latest`` links to the newest; ``switcher.json`` is the list for the menu on each page.
 """
 
 import argparse
@@ -48,10 +48,10 @@ def build(site: Path, version: str, base: str, reports: Path) -> None:
     """Collect the pages and build a version of the site with Sphinx; warnings are errors.
 
     Args:
-        site: The site's folder, of which that of the version is written anew.
-        version: The name of that folder.
-        base: The path of the site at its server: ``/``, or ``/trainyard/``.
-        reports: Executed notebooks, with the names of those in ``notebooks/``.
+        site: The site's folder; the version's folder in it is rewritten.
+        version: The name of the version's folder.
+        base: The path of the site on its server: ``/``, or ``/trainyard/``.
+        reports: The folder of executed notebooks, with the names of those in ``notebooks/``.
 
     Raises:
         CalledProcessError: Sphinx reported a warning or an error.
@@ -73,14 +73,14 @@ def build(site: Path, version: str, base: str, reports: Path) -> None:
     switcher = {"json_url": f"{base}switcher.json", "version_match": version}
     with (source / "conf.py").open("a", encoding="utf-8") as settings:
         settings.write(f"\nhtml_theme_options['switcher'] = {switcher!r}\n")
-    words = ["-W", "--keep-going", "-q", "-b", "html", str(source), str(output)]
-    subprocess.run([sys.executable, "-m", "sphinx", *words], check=True)
+    arguments = ["-W", "--keep-going", "-q", "-b", "html", str(source), str(output)]
+    subprocess.run([sys.executable, "-m", "sphinx", *arguments], check=True)
     shutil.rmtree(site / "jupyter_execute", ignore_errors=True)  # myst-nb's own, beside the pages
     list_versions(site, base)
 
 
 def list_versions(site: Path, base: str) -> None:
-    """Write ``switcher.json``, newest version first; ``latest`` and the site's root lead to the newest."""
+    """Write ``switcher.json``, newest version first; link ``latest`` and the site's root to the newest."""
     folders = [folder.name for folder in site.iterdir() if folder.name[:1].isdigit()]
     newest, *older = sorted(folders, key=Version, reverse=True)
     entries = [
@@ -97,34 +97,34 @@ def list_versions(site: Path, base: str) -> None:
 
 def copy_page(path: Path, source: Path, reports: Path, names: set[str]) -> None:
     """Copy a page, or an executed notebook, with its links adapted to the site."""
-    executed, here = reports / path.name, path.relative_to(ROOT).parent
-    found = executed if path.suffix == ".ipynb" and executed.exists() else path
-    goal = source / page_name(path.relative_to(ROOT).as_posix())
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    text = LINK.sub(lambda link: linked(link, here, names), found.read_text(encoding="utf-8"))
-    goal.write_text(text, encoding="utf-8")
+    executed, folder = reports / path.name, path.relative_to(ROOT).parent
+    page = executed if path.suffix == ".ipynb" and executed.exists() else path
+    target = source / page_name(path.relative_to(ROOT).as_posix())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = LINK.sub(lambda link: linked(link, folder, names), page.read_text(encoding="utf-8"))
+    target.write_text(text, encoding="utf-8")
 
 
 def page_name(name: str) -> str:
     return "index.md" if name == "README.md" else name
 
 
-def linked(link: re.Match[str], here: Path, names: set[str]) -> str:
+def linked(link: re.Match[str], folder: Path, names: set[str]) -> str:
     """Adapt a link to the site; keep only the text if the site does not have its target."""
-    words, target, heading = link[1], link[2], link[3] or ""
-    if heading.startswith("#cell-id="):  # leads to a cell in JupyterLab; a page has none
+    text, target, heading = link[1], link[2], link[3] or ""
+    if heading.startswith("#cell-id="):  # a cell in JupyterLab; pages have no such anchors
         heading = ""
     parts: list[str] = []
-    for part in (*here.parts, *target.split("/")):
+    for part in (*folder.parts, *target.split("/")):
         if part == "..":
             parts.pop()
         elif part != ".":
             parts.append(part)
     name = "/".join(parts)
     if name in names:
-        prefix = "../" * len(here.parts)
-        return f"[{words}]({prefix}{page_name(name)}{heading})"
-    return link[0] if name.startswith("docs/images/") else words
+        prefix = "../" * len(folder.parts)
+        return f"[{text}]({prefix}{page_name(name)}{heading})"
+    return link[0] if name.startswith("docs/images/") else text
 
 
 def contents(names: set[str]) -> str:

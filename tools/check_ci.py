@@ -1,8 +1,8 @@
 """Check .ci/run with shellcheck and GitHub's workflows with actionlint.
 
-No Python package has actionlint: Go builds it once. Where there is neither the program nor a way to get it, a
-line says so and the workflows stay unchecked, unless ``TRAINYARD_NEEDS_ACTIONLINT`` is set, as in continuous
-integration. Conda has no shellcheck of that name, and Linux on arm64 no wheel of it: they go without.
+No Python package contains actionlint, so Go builds it once. If that is not possible, the workflows are not
+checked, with a message, unless ``TRAINYARD_NEEDS_ACTIONLINT`` is set, as in continuous integration.
+Shellcheck is skipped in conda environments and on arm64, for which there is no package.
 """
 
 import os
@@ -32,17 +32,17 @@ def obtain_actionlint(folder: Path) -> Path | None:
 
 def check(root: Path) -> bool:
     """Check the script and workflows of a repository; return whether they pass."""
-    passed = True
+    script_passes = True
     if SHELLCHECK.exists():
         command: list[str | Path] = [SHELLCHECK, "--severity=warning", root / ".ci" / "run"]
-        passed = subprocess.run(command, check=False).returncode == 0
+        script_passes = subprocess.run(command, check=False).returncode == 0
     actionlint = obtain_actionlint(BIN)
     if actionlint is None:
-        print(f"No actionlint {VERSION} can be had here: GitHub's workflows stay unchecked", file=sys.stderr)
-        return passed and not os.environ.get("TRAINYARD_NEEDS_ACTIONLINT")
+        print(f"No actionlint {VERSION} is available: GitHub's workflows are not checked", file=sys.stderr)
+        return script_passes and not os.environ.get("TRAINYARD_NEEDS_ACTIONLINT")
     workflows = sorted((root / ".github" / "workflows").glob("*.yml"))
     command = [actionlint, "-shellcheck", SHELLCHECK if SHELLCHECK.exists() else "", *workflows]
-    return subprocess.run(command, cwd=root, check=False).returncode == 0 and passed
+    return subprocess.run(command, cwd=root, check=False).returncode == 0 and script_passes
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/day_sheet.py
 
-Minutes are counted (words, lines, cells, exercises), seconds of the machine are those of each notebook's
-metadata; a tenth comes on top for questions. Print the page from a browser.
+Minutes are estimated from words, lines, cells and exercises; machine seconds are in each notebook's metadata;
+a tenth is added for questions. Print the page from a browser.
 """
 
 import re
@@ -19,8 +19,11 @@ from solutions import unfold
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "day.html"
 GUIDE = ROOT / "docs" / "instructors-guide.md"
-WORDS, LINES, CELL, EXERCISE = 150, 20, 0.25, 4  # a minute has so many; minutes of each
-BEFORE, AFTER = ("The question",), ("On a cloud", "Clean up")  # sections that count as goal, and as the rest
+WORDS, LINES, CELL, EXERCISE = 150, 20, 0.25, 4  # words and lines per minute; minutes per cell and exercise
+BEFORE, AFTER = (
+    ("The question",),
+    ("On a cloud", "Clean up"),
+)  # sections that count as the goal, and as the rest
 BREAK, LUNCH = 15, 60
 HALF = ("welcome", "01", "05", "break", "06", "12", "13")
 FULL = (
@@ -42,7 +45,7 @@ FULL = (
     "13",
 )
 BESIDE = {"welcome": 15, "break": BREAK, "lunch": LUNCH}
-# What everybody should see before the next one begins; what the rest of the lesson does not need.
+# What all should see before the next notebook; what can be skipped.
 CHECKPOINTS = {
     "welcome": ("<code>trainyard doctor</code> without a line that is missing", ""),
     "00": ("a speed-up by Amdahl's law", "from <em>Memory</em> on"),
@@ -173,10 +176,12 @@ def render() -> str:
     intro = (
         "Reckoned, not timed: reading, exercises, the machine's seconds on two cores, a tenth for questions."
     )
-    begin = '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>The day on one page</title>'
+    head_html = (
+        '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>The day on one page</title>'
+    )
     style = f"<style>\n{STYLE}\n</style>"
     return "\n".join(
-        [begin, style, f"<h1>The day on one page</h1>\n<p>{intro}</p>", *parts, BELOW, "</html>", ""]
+        [head_html, style, f"<h1>The day on one page</h1>\n<p>{intro}</p>", *parts, BELOW, "</html>", ""]
     )
 
 

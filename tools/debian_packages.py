@@ -3,13 +3,13 @@
 
     apt-get install $(python3 tools/debian_packages.py)
 
-It prints the missing ones. It needs nothing but Python: `.ci/run` calls it before there is an environment.
+It prints the missing packages. It needs only Python, as `.ci/run` calls it before the environment exists.
 """
 
 import shutil
 from pathlib import Path
 
-# A package, and a program of it that the tests start.
+# Packages, each with a program that the tests start.
 PROGRAMS = {
     "busybox-static": "/bin/busybox",
     "docker-registry": "docker-registry",

@@ -4,9 +4,9 @@
     python3 tools/dev.py --help
     python3 tools/dev.py test-slow WORKERS=2
 
-Any Python from 3.11 on will do, with nothing installed: a task begins by setting up the environment. A task's
-words are read from the environment, too, where `make run PROVIDER=eks` leaves them. With ``DRY_RUN=1`` the
-commands are printed instead. What a command does, and its further options, are matters of that command.
+It needs Python 3.11 or later and no packages: tasks set up the environment first. Settings of a task are also
+read from environment variables, as set by `make run PROVIDER=eks`. With ``DRY_RUN=1`` the commands are
+printed and not run. Each command documents its own options.
 """
 
 import signal
@@ -32,11 +32,11 @@ PUBLISHED = ROOT / "images" / "trainer" / "published.toml"
 PUBLISHED_HEADER = "# The trainers' image of the last release, as `tools/dev.py image-index` writes it.\n"
 MARP = "@marp-team/marp-cli@4.5.1"
 D2 = "@terrastruct/d2@0.1.33"
-# Of run_notebooks.py, each an option of that name.
+# Options of run_notebooks.py.
 RUN = "PROFILE MIRROR NODES IMAGE LANES TIME_LIMIT MIN_ACCURACY MIN_IMAGES_PER_S MIN_ALLREDUCE"
 RUN += " STORAGE_CLASS TOLERATIONS"
 EXISTING = "KUBECONFIG CONTEXT NAMESPACE"
-# What a pod is promised in either mode; what plain mode does not promise has the marker "namespaces".
+# Tests of pods in both modes; those that need namespaces have the marker "namespaces".
 IN_BOTH_MODES = (
     "pods_* streams_* workloads* lifecycle machines metrics names_and_services_live probes scheduling"
 )
@@ -47,7 +47,7 @@ class Task:
     """A task: its function, whose docstring is the help text, and its settings."""
 
     function: Callable[[Commands], None]
-    words: tuple[str, ...]
+    settings: tuple[str, ...]
 
 
 TASKS: dict[str, Task] = {}
@@ -70,11 +70,11 @@ def run_each(commands: Commands, *tasks: str) -> None:
         raise TaskError(f"failed: {' '.join(failed)}")
 
 
-def task(words: str = "") -> Callable[[Callable[[Commands], None]], Callable[[Commands], None]]:
+def task(settings: str = "") -> Callable[[Callable[[Commands], None]], Callable[[Commands], None]]:
     """Register a function as a task, named with hyphens."""
 
     def add(function: Callable[[Commands], None]) -> Callable[[Commands], None]:
-        TASKS[function.__name__.replace("_", "-")] = Task(function, tuple(words.split()))
+        TASKS[function.__name__.replace("_", "-")] = Task(function, tuple(settings.split()))
         return function
 
     return add
@@ -97,9 +97,9 @@ def help(commands: Commands) -> None:
         print(f"{title} ...")
         for name in names:
             summary = " ".join((TASKS[name].function.__doc__ or "").split())
-            settings = "".join(f" {word}=" for word in TASKS[name].words)
+            settings = "".join(f" {word}=" for word in TASKS[name].settings)
             print(f"  {name:<16} {summary}" + (f"\n{'':<19}{settings.strip()}" if settings else ""))
-    print("VENV=FOLDER and DRY_RUN=1 are for every task; BUNDLE=FILE and WHEEL=FILE for what sets up.")
+    print("VENV=FOLDER and DRY_RUN=1 apply to all tasks; BUNDLE=FILE and WHEEL=FILE to tasks that set up.")
 
 
 @task()
@@ -111,20 +111,20 @@ def setup(commands: Commands) -> None:
 @task(f"PROVIDER OPTIONS NOTEBOOKS {EXISTING} PARAMETERS {RUN}")
 def run(commands: Commands) -> None:
     """Run the notebooks on a local cluster, or PROVIDER=existing, eks, gke; leaves reports/index.html."""
-    provider = commands.word("PROVIDER", "local")
+    provider = commands.setting("PROVIDER", "local")
     options = [f"--provider={provider}", *commands.flags(RUN)]
-    options += [f"--parameter={parameter}" for parameter in commands.many("PARAMETERS")]
-    # A cluster at a cloud costs money: its price is shown and asked for, unless OPTIONS says confirm=true.
-    options += [f"--option={option}" for option in commands.many("OPTIONS")]
+    options += [f"--parameter={parameter}" for parameter in commands.settings_list("PARAMETERS")]
+    # A cloud cluster costs money, and its price must be confirmed, unless OPTIONS has confirm=true.
+    options += [f"--option={option}" for option in commands.settings_list("OPTIONS")]
     options += commands.flags(EXISTING) if provider == "existing" else []
     program: list[str | Path] = [commands.python, "tools/run_notebooks.py", "--output=reports"]
-    commands.setup(*program, *options, *commands.many("NOTEBOOKS"))
+    commands.setup(*program, *options, *commands.settings_list("NOTEBOOKS"))
 
 
 @task("PORT IP")
 def lab(commands: Commands) -> None:
     """Open JupyterLab on the notebooks, even while Kubernetes is being built; PORT=8888, IP=127.0.0.1."""
-    # The clone is JupyterLab's folder: notebooks show pictures and link to files that are beside theirs.
+    # JupyterLab's root is the clone, as notebooks link to files outside their folder.
     first = "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb"
     options = jupyter_options(commands, os.environ, root=os.getuid() == 0)
     commands.setup(commands.bin / "jupyter", "lab", "--ServerApp.root_dir=.", first, *options)
@@ -154,15 +154,15 @@ def test(commands: Commands) -> None:
 @task("WORKERS TESTS RECHECK")
 def test_quick(commands: Commands) -> None:
     """Run the tests of `make test` in the existing environment; TESTS="tests/unit tests/node"."""
-    commands.side_by_side("not slow", *commands.many("TESTS", "tests"))
+    commands.side_by_side("not slow", *commands.settings_list("TESTS", "tests"))
 
 
 @task("WORKERS TESTS")
 def coverage(commands: Commands) -> None:
     """Measure which lines and branches the tests without a cluster run, or TESTS=: build/coverage."""
     program = (commands.python, "-m", "coverage")
-    paths = commands.many("TESTS", "tests/unit tests/localkube tests/programs")
-    spread = ("--dist", "loadfile", "-n", commands.word("WORKERS", "2"), "-m", "not slow")
+    paths = commands.settings_list("TESTS", "tests/unit tests/localkube tests/programs")
+    spread = ("--dist", "loadfile", "-n", commands.setting("WORKERS", "2"), "-m", "not slow")
     commands.run(*program, "erase")
     try:
         commands.run(*program, "run", "-m", "pytest", *spread, *paths)
@@ -206,7 +206,7 @@ def test_plain(commands: Commands) -> None:
 def test_wheel(commands: Commands) -> None:
     """Install the kit from a folder of wheels (3 GB, WHEELS=), offline; quickstart, course, notebooks."""
     commands.setup()
-    wheels = commands.word("WHEELS")
+    wheels = commands.setting("WHEELS")
     commands.pytest("tests/cluster/test_wheels.py", **({"TRAINYARD_WHEELS": wheels} if wheels else {}))
 
 
@@ -236,7 +236,7 @@ def test_courses(commands: Commands) -> None:
     """Run the course on each simulated cloud, one after the other; or COURSES=FILES."""
     commands.setup()
     files = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/cloud/test_notebooks_on_*.py"))
-    courses = commands.many("COURSES") or [str(path) for path in files]
+    courses = commands.settings_list("COURSES") or [str(path) for path in files]
     commands.pytest("-m", "slow", "-s", *courses)
 
 
@@ -259,8 +259,8 @@ def fuzz(commands: Commands) -> None:
     """Fuzz the parsers of untrusted input: TARGET= of tests/fuzz, or all; SECONDS= each, or 60."""
     commands.setup()
     commands.install("--target", "build/fuzz", "atheris")
-    program: list[str | Path] = [commands.python, "-m", "tests.fuzz", commands.word("SECONDS", "60")]
-    commands.run("nice", "-n", "19", *program, *commands.many("TARGET"), PYTHONPATH="build/fuzz")
+    program: list[str | Path] = [commands.python, "-m", "tests.fuzz", commands.setting("SECONDS", "60")]
+    commands.run("nice", "-n", "19", *program, *commands.settings_list("TARGET"), PYTHONPATH="build/fuzz")
 
 
 @task("FOCUS SUITE AS PROCESSES")
@@ -277,33 +277,33 @@ def conformance(commands: Commands) -> None:
 def test_kubelet(commands: Commands) -> None:
     """Run notebooks on a node of containerd, runc and Kubernetes' own kubelet, as root; NOTEBOOKS="01 05"."""
     commands.setup()
-    commands.module("-m", "tests.kubelet", *commands.many("NOTEBOOKS"))
+    commands.module("-m", "tests.kubelet", *commands.settings_list("NOTEBOOKS"))
 
 
 @task("SOURCES NAMES")
 def operators(commands: Commands) -> None:
     """Build public operators, start them from manifests, run their quick starts; SOURCES=DIR, NAMES=."""
     commands.setup()
-    commands.module("tools/operators.py", *commands.flags("SOURCES"), *commands.many("NAMES"))
+    commands.module("tools/operators.py", *commands.flags("SOURCES"), *commands.settings_list("NAMES"))
 
 
 @task("PROGRAMS NAMES SOURCES")
 def test_programs(commands: Commands) -> None:
     """Run unmodified public programs and manifests from PROGRAMS=FOLDER.
 
-    NAMES="mnist dask"; repositories that are not there are fetched, SOURCES=FOLDER has mirrors of them.
+    NAMES="mnist dask"; missing repositories are cloned; SOURCES=FOLDER has mirrors.
     """
     commands.setup()
-    folder = commands.word("PROGRAMS", "build/programs")
-    sources = commands.word("SOURCES", "https://github.com")
-    commands.module("-m", "tests.programs", f"--sources={sources}", folder, *commands.many("NAMES"))
+    folder = commands.setting("PROGRAMS", "build/programs")
+    sources = commands.setting("SOURCES", "https://github.com")
+    commands.module("-m", "tests.programs", f"--sources={sources}", folder, *commands.settings_list("NAMES"))
 
 
 @task("DATA")
 def figures(commands: Commands) -> None:
     """Measure the published accuracies on real data in DATA=DIR: MNIST/raw, cifar-10-batches-py."""
     commands.setup()
-    data = commands.word("DATA", "data")
+    data = commands.setting("DATA", "data")
     ranks, trainers = ("-m", "torch.distributed.run", "--standalone"), "trainers/cifar10-model"
     model, batches = "build/cifar10-model.pth", f"{data}/cifar-10-batches-py"
     if Path(data, "MNIST", "raw").is_dir():
@@ -318,7 +318,7 @@ def figures(commands: Commands) -> None:
 @task("PACK")
 def gpu(commands: Commands) -> None:
     """Test the GPU features on this machine in eight minutes; PACK=FILE without a network: tools/gpu.py."""
-    pack = commands.word("PACK")
+    pack = commands.setting("PACK")
     if pack:
         commands.run(sys.executable, "tools/gpu.py", "--use", pack)
     else:
@@ -330,7 +330,7 @@ def gpu(commands: Commands) -> None:
 def bench(commands: Commands) -> None:
     """Benchmark this kit against its peers in twenty minutes; MEASURES="pod_start idle"."""
     commands.setup()
-    names = commands.many("MEASURES")
+    names = commands.settings_list("MEASURES")
     commands.module("-m", "bench", *(["--only", *names] if names else []))
 
 
@@ -351,7 +351,7 @@ def newest(commands: Commands) -> None:
     commands.run(uv, "pip", "install", "--quiet", "--python", python, "uv")
     commands.run(python, "tools/install_packages.py", "--newest")
     commands.module("tools/pin.py", "--compare", python)
-    # Not what compares with the pins, nor with the names that programs declare.
+    # Without the tests that compare with pinned versions and declared packages.
     tests = [
         "tests/unit",
         "tests/programs",
@@ -359,7 +359,7 @@ def newest(commands: Commands) -> None:
         "--ignore=tests/unit/test_environment.py",
     ]
     deselect = "tests/programs/test_trainer_image.py::test_the_image_has_what_the_programs_declare"
-    spread = ["-n", commands.word("WORKERS", "4"), "--dist", "loadfile", "-m", "not slow"]
+    spread = ["-n", commands.setting("WORKERS", "4"), "--dist", "loadfile", "-m", "not slow"]
     commands.run(python, "-m", "pytest", *spread, *tests, f"--deselect={deselect}")
 
 
@@ -370,7 +370,7 @@ def types(commands: Commands) -> None:
     pyright: list[str | Path] = ["build/types-environment/bin/pyright", "--pythonpath", commands.python]
     try:
         commands.run(*pyright, "--verifytypes", "kitlib", "--ignoreexternal", PYTHONPATH=".")
-    except TaskError as error:  # it is a measurement: less than all is no failure
+    except TaskError as error:  # a measurement; an incomplete result is no failure
         print(error)
 
 
@@ -400,7 +400,7 @@ def wheel(commands: Commands) -> None:
     """Build wheels of the control plane for machines without Go in dist/; ARCH="amd64 arm64"."""
     commands.setup()
     commands.install("setuptools", "ziglang")
-    commands.module("tools/wheel.py", "--output=dist", *commands.many("ARCH"))
+    commands.module("tools/wheel.py", "--output=dist", *commands.settings_list("ARCH"))
 
 
 @task("PARTS NEED TAG")
@@ -408,8 +408,8 @@ def release(commands: Commands) -> None:
     """Build the artifacts of a release in dist/, and name missing ones; PARTS=, NEED=, TAG=."""
     commands.setup(packages=True)
     commands.install("setuptools", "ziglang")
-    parts = [f"--part={part}" for part in commands.many("PARTS")]
-    needs = [f"--need={part}" for part in commands.many("NEED")]
+    parts = [f"--part={part}" for part in commands.settings_list("PARTS")]
+    needs = [f"--need={part}" for part in commands.settings_list("NEED")]
     commands.module("tools/release.py", *commands.flags("TAG"), *parts, *needs)
 
 
@@ -427,7 +427,7 @@ def _architecture() -> str:
 
 def _tag(commands: Commands, architecture: str = "") -> str:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    name = commands.word("IMAGE").lower()
+    name = commands.setting("IMAGE").lower()
     if not name:
         raise TaskError("which image? IMAGE=registry/owner/name")
     return f"{name}:{version}" + (f"-{architecture}" if architecture else "")
@@ -458,11 +458,11 @@ def image_index(commands: Commands) -> None:
     images, name = [_tag(commands, architecture) for architecture in ("amd64", "arm64")], _tag(commands)
     tools = ("docker", "buildx", "imagetools")
     commands.run(*tools, "create", "--tag", name, *images)
-    look = (*tools, "inspect", "--format", "{{.Manifest.Digest}}", name)
-    if commands.word("DRY_RUN"):
-        commands.run(*look)
+    inspect = (*tools, "inspect", "--format", "{{.Manifest.Digest}}", name)
+    if commands.setting("DRY_RUN"):
+        commands.run(*inspect)
         return
-    digest = subprocess.run(look, capture_output=True, text=True, check=True).stdout.strip()
+    digest = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip()
     text = f'{PUBLISHED_HEADER}name = "{name.rpartition(":")[0]}"\ndigest = "{digest}"\n'
     PUBLISHED.write_text(text, encoding="utf-8")
     print("".join(f"    {line}\n" for line in text.splitlines()), end="")
@@ -489,18 +489,18 @@ def main(arguments: list[str]) -> int:
     if name not in TASKS:
         print(f"There is no task {name!r}: {' '.join(TASKS)}", file=sys.stderr)
         return 2
-    known = (*TASKS[name].words, *COMMON)
-    words = {word: os.environ[word] for word in known if word in os.environ}
+    allowed = (*TASKS[name].settings, *COMMON)
+    settings = {key: os.environ[key] for key in allowed if key in os.environ}
     for argument in tasks:
-        word, equals, value = argument.partition("=")
-        if not equals or word not in known:
-            print(f"{name} does not know {argument!r}; its words: {' '.join(known)}", file=sys.stderr)
+        key, equals, value = argument.partition("=")
+        if not equals or key not in allowed:
+            print(f"{name} has no setting {argument!r}; its settings: {' '.join(allowed)}", file=sys.stderr)
             return 2
-        words[word] = value
+        settings[key] = value
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # commands tidy up
-        TASKS[name].function(Commands(words))
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # commands clean up
+        TASKS[name].function(Commands(settings))
     except TaskError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1

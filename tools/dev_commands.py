@@ -1,7 +1,7 @@
 """Run or print the commands of a developer task (``dev.py``).
 
-What any task needs is here: the environment's programs, its set-up, pytest, pinned packages. Which tasks
-there are, and what each runs, is in ``dev.py``.
+It has what all tasks need: the environment's programs and set-up, pytest, pinned packages. The tasks are in
+``dev.py``.
 """
 
 import getpass
@@ -23,7 +23,7 @@ class TaskError(Exception):
     """The command or task that failed.
 
     Attributes:
-        status: The command's exit status; 0 where none has run.
+        status: The command's exit status; 0 if none has run.
     """
 
     def __init__(self, what: str, status: int = 0) -> None:
@@ -32,31 +32,31 @@ class TaskError(Exception):
 
 
 class Commands:
-    """The commands of a task with its settings, which are run in order or printed."""
+    """The commands of a task, with its settings; they are run in order, or printed."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
-        self.words = words
+        self.settings = words
         self.bin = Path(words.get("VENV") or ".venv") / "bin"
         self.python = self.bin / "python"
-        # Where a shell or an image forbids bytecode, each of hundreds of processes would compile its imports.
+        # Without bytecode files, hundreds of processes would each compile their imports.
         self.environment = {
             key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
         }
 
-    def word(self, name: str, default: str = "") -> str:
+    def setting(self, name: str, default: str = "") -> str:
         """Return a setting's value, the default if it is unset or empty."""
-        return self.words.get(name) or default
+        return self.settings.get(name) or default
 
-    def many(self, name: str, default: str = "") -> list[str]:
+    def settings_list(self, name: str, default: str = "") -> list[str]:
         """Return the values of a setting that takes several."""
-        return self.word(name, default).split()
+        return self.setting(name, default).split()
 
     def flags(self, names: str) -> list[str]:
         """Return an option for each given setting: TIME_LIMIT=30m is --time-limit=30m."""
         return [
-            f"--{name.lower().replace('_', '-')}={self.words[name]}"
+            f"--{name.lower().replace('_', '-')}={self.settings[name]}"
             for name in names.split()
-            if self.word(name)
+            if self.setting(name)
         ]
 
     def run(self, *command: str | Path, **environment: str) -> None:
@@ -65,66 +65,66 @@ class Commands:
         Raises:
             TaskError: It failed.
         """
-        words = [str(word) for word in command]
-        if self.word("DRY_RUN"):
-            print(shlex.join([*(f"{name}={value}" for name, value in environment.items()), *words]))
+        arguments = [str(setting) for setting in command]
+        if self.setting("DRY_RUN"):
+            print(shlex.join([*(f"{name}={value}" for name, value in environment.items()), *arguments]))
             return
         try:
-            process = subprocess.Popen(words, cwd=ROOT, env=self.environment | environment)
+            process = subprocess.Popen(arguments, cwd=ROOT, env=self.environment | environment)
         except FileNotFoundError:
-            raise TaskError(f"there is no {words[0]}: install it, or `make setup`") from None
+            raise TaskError(f"there is no {arguments[0]}: install it, or `make setup`") from None
         interrupted = False
         while process.returncode is None:
             try:
                 process.wait()
-            except KeyboardInterrupt:  # the command has it from the terminal as well, and tidies up
+            except KeyboardInterrupt:  # the command gets the signal too, and cleans up
                 interrupted = True
         if interrupted:
             raise KeyboardInterrupt
         if process.returncode:
-            what = f"{shlex.join(words[:4])} ended with {process.returncode}"
-            raise TaskError(what, process.returncode)
+            message = f"{shlex.join(arguments[:4])} ended with {process.returncode}"
+            raise TaskError(message, process.returncode)
 
     def setup(self, *command: str | Path, packages: bool = False) -> None:
         """Set up what is missing, then run the command; Kubernetes may still be building."""
-        bundle = self.word("BUNDLE")
+        bundle = self.setting("BUNDLE")
         if bundle:
             self.run(sys.executable, "-m", "localkube.bundles", "use", bundle)
-        wheel = self.word("WHEEL")
+        wheel = self.setting("WHEEL")
         wheels = [wheel] if Path(ROOT, wheel).is_file() else wheel.split()
-        more = [*(f"--wheel={path}" for path in wheels), *(["--packages"] if packages else [])]
+        options = [*(f"--wheel={path}" for path in wheels), *(["--packages"] if packages else [])]
         start = [sys.executable, "tools/setup.py", f"--venv={self.bin.parent}"]
-        self.run(*start, *more, *(["--", *command] if command else []))
+        self.run(*start, *options, *(["--", *command] if command else []))
 
-    def module(self, *words: str | Path) -> None:
+    def module(self, *arguments: str | Path) -> None:
         """Run Python of the environment."""
-        self.run(self.python, *words)
+        self.run(self.python, *arguments)
 
-    def pytest(self, *words: str, **environment: str) -> None:
+    def pytest(self, *arguments: str, **environment: str) -> None:
         """Run tests one after the other."""
-        self.run(self.python, "-m", "pytest", *words, **environment)
+        self.run(self.python, "-m", "pytest", *arguments, **environment)
 
     def side_by_side(self, marker: str, *paths: str, workers: str = "", **environment: str) -> None:
-        """Run several test files at a time, as most wait rather than compute; each worker has own clusters.
+        """Run test files in parallel, as most wait rather than compute; each worker has its own clusters.
 
-        Files begin in the order of tests/conftest.py: what takes longest first, and unit tests fill the gaps.
-        With ``RECHECK=10``, up to so many that fail are run once more, alone on the machine.
+        Files start in the order of tests/conftest.py: the longest first, with unit tests in the gaps. With
+        ``RECHECK=10``, up to ten failed tests are run once more, one at a time.
         """
         spread = ["-ra", "--dist", "loadfile", "--no-loadscope-reorder"]
-        workers = workers or self.word("WORKERS", "4")
+        workers = workers or self.setting("WORKERS", "4")
         try:
             self.pytest(*spread, "-n", workers, "-m", marker, *paths, **environment)
         except TaskError as error:
-            if error.status != TESTS_FAILED:  # it was interrupted, or has not collected all: more has not run
+            if error.status != TESTS_FAILED:  # interrupted, or not all tests collected
                 raise
             failed = json.loads((ROOT / LAST_FAILED).read_text()) if (ROOT / LAST_FAILED).is_file() else {}
-            if not 0 < len(failed) <= int(self.word("RECHECK", "0")):
+            if not 0 < len(failed) <= int(self.setting("RECHECK", "0")):
                 raise
-            print("FAILED BESIDE OTHERS, run once more alone:", *failed, sep="\n  ", flush=True)
+            print("FAILED IN PARALLEL, run again alone:", *failed, sep="\n  ", flush=True)
             self.pytest(
                 "-ra", "--last-failed", "--last-failed-no-failures=none", "-m", marker, *paths, **environment
             )
-            print("PASSED ALONE; what failed beside others needs a look all the same:", *failed, sep="\n  ")
+            print("PASSED ALONE; failures in parallel must still be examined:", *failed, sep="\n  ")
 
     def install(self, *packages: str, to: str = "") -> None:
         """Install pinned packages into the environment, or into another one below build/."""
@@ -140,20 +140,20 @@ def jupyter_options(commands: Commands, environment: Mapping[str, str], *, root:
     """List the options of JupyterLab on this machine; print notes for its user.
 
     Raises:
-        TaskError: PORT is no port.
+        TaskError: PORT is not a valid port.
     """
-    options, port, address = list[str](), commands.word("PORT"), commands.word("IP")
+    options, port, address = list[str](), commands.setting("PORT"), commands.setting("IP")
     if port and not (port.isdecimal() and int(port) < 2**16):
-        raise TaskError(f"PORT={port} is no port: a number below 65536, such as 8888")
+        raise TaskError(f"PORT={port} is not a port: use a number below 65536, such as 8888")
     if root:
-        print("You are root, and so is every notebook: it may change any file of this machine.", flush=True)
+        print("You are root, so notebooks may change any file of this machine.", flush=True)
         options.append("--allow-root")
-    over_ssh = environment.get("SSH_CONNECTION", "").split()
-    if over_ssh and not address:
+    connection = environment.get("SSH_CONNECTION", "").split()
+    if connection and not address:
         port = port or str(free_port(8888))
-        print(f"On the machine where your browser is:\n\n    {tunnel(over_ssh, port)}\n", flush=True)
+        print(f"On the machine where your browser is:\n\n    {tunnel(connection, port)}\n", flush=True)
         options.append("--no-browser")
-    if port:  # another one than that of the tunnel would be in vain
+    if port:  # the tunnel needs exactly this port
         options += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     return [*options, f"--ServerApp.ip={address}"] if address else options
 
@@ -163,13 +163,12 @@ def tunnel(connection: Sequence[str], port: str) -> str:
 
     Args:
         connection: As in SSH_CONNECTION: the client's address and port, the server's address and port.
-        port: On both machines.
-
+        port: The port on both machines.
     """
     server, server_port = [*connection, "", "", "", ""][2:4]
     port_option = [] if server_port in ("", "22") else ["-p", server_port]
-    where = f"{getpass.getuser()}@{server or socket.gethostname()}"
-    return shlex.join(["ssh", "-N", "-L", f"{port}:localhost:{port}", *port_option, where])
+    destination = f"{getpass.getuser()}@{server or socket.gethostname()}"
+    return shlex.join(["ssh", "-N", "-L", f"{port}:localhost:{port}", *port_option, destination])
 
 
 def free_port(first: int) -> int:
@@ -182,4 +181,4 @@ def free_port(first: int) -> int:
             except OSError:
                 continue
             return port
-    raise TaskError(f"no port from {first} on is free: PORT=")
+    raise TaskError(f"no port from {first} on is free: set PORT=")

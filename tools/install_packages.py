@@ -1,8 +1,8 @@
 """Install the packages pinned in constraints.txt into the environment of this interpreter.
 
-uv does it, which unpacks while it downloads, and keeps what it fetched for the next environment. It asks the
-servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build of torch is enough, 0.2 GB in
-place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu`` decides without a look.
+It uses uv, which unpacks during downloads and caches packages, with the servers of pip's configuration.
+Without an NVIDIA GPU it installs the CPU build of torch, 0.2 GB instead of 3, from PyTorch's index if that
+answers; ``TRAINYARD_TORCH=default`` or ``cpu`` overrides this.
 
     .venv/bin/python tools/install_packages.py --extras clouds,workshop,lab,dev
 
@@ -30,13 +30,13 @@ NEWEST = ("--upgrade", "--resolution", "highest", "--prerelease", "disallow")
 TORCH = "TRAINYARD_TORCH"
 PROBE_SECONDS = 5
 NEEDED_BYTES = {"cpu": 3 * 10**9, "default": 8 * 10**9}
-# Compiling all 16,000 files would take a minute of a core. Importing these compiles what a run uses: a pod
-# sees the environment read-only and keeps nothing. The two lists take about as long, on a core each.
+# Compiling all 16,000 files would take a minute of CPU. Importing these compiles what a run uses, as pods
+# see the environment read-only. The two lists take equally long, on one core each.
 USED = (
     "torch._dynamo, torch.distributed.run, torchvision",
     "sklearn.datasets, matplotlib.pyplot, pandas, papermill, kubernetes.client, ipywidgets",
 )
-# What pip is told by its configuration, and by which variable uv is told the same.
+# Settings of pip's configuration, and the variables that set the same for uv.
 SETTINGS = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -60,19 +60,19 @@ def uv_environment(configuration: str) -> dict[str, str]:
     """Return the variables that make uv use the servers of pip's configuration.
 
     Args:
-        configuration: What ``pip config list`` prints.
+        configuration: The output of ``pip config list``.
 
     Example:
         >>> uv_environment("global.index-url='https://mirror.example/simple'")["UV_DEFAULT_INDEX"]
         'https://mirror.example/simple'
     """
-    variables = {"UV_SYSTEM_CERTS": "1"}  # as pip trusts what the machine trusts
+    variables = {"UV_SYSTEM_CERTS": "1"}  # pip also trusts the system's certificates
     for line in configuration.splitlines():
         key, _, value = line.partition("=")
         name = SETTINGS.get(key.rpartition(".")[2])
         if name:
-            words = str(ast.literal_eval(value)).split()
-            variables[name] = ("," if name == "UV_FIND_LINKS" else " ").join(words)
+            values = str(ast.literal_eval(value)).split()
+            variables[name] = ("," if name == "UV_FIND_LINKS" else " ").join(values)
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
@@ -80,17 +80,17 @@ def torch_build(environment: Mapping[str, str]) -> str:
     """Choose the build of torch and print the reason: ``cpu``, or ``default`` with CUDA.
 
     Args:
-        environment: Of uv.
+        environment: The environment of uv.
 
     Raises:
-        InstallError: The variable that decides it has another value.
+        InstallError: ``TRAINYARD_TORCH`` has an unknown value.
     """
     build = os.environ.get(TORCH, "")
     if build in NEEDED_BYTES:
-        say(f"torch: the {build} build, as {TORCH} says")
+        say(f"torch: the {build} build, set by {TORCH}")
         return build
     if build:
-        raise InstallError(f"{TORCH}={build} is no build of torch: use {' or '.join(NEEDED_BYTES)}")
+        raise InstallError(f"{TORCH}={build} is not a build of torch: use {' or '.join(NEEDED_BYTES)}")
     if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
         say("torch: the default build, since this machine has an NVIDIA GPU")
         return "default"
@@ -107,7 +107,7 @@ def cpu_index_problem(environment: Mapping[str, str]) -> str:
     probe += ["--torch-backend=cpu", "--constraints", CONSTRAINTS, "-"]
     brief = {"UV_HTTP_TIMEOUT": str(PROBE_SECONDS), "UV_HTTP_RETRIES": "0"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             probe,
             input="torch\ntorchvision\n",
             env={**environment, **brief},
@@ -118,10 +118,10 @@ def cpu_index_problem(environment: Mapping[str, str]) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {2 * PROBE_SECONDS} s"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    words = done.stderr.strip().splitlines() or [f"uv ended with {done.returncode}"]
-    return words[-1].strip().removeprefix("cause: ")
+    lines = process.stderr.strip().splitlines() or [f"uv ended with {process.returncode}"]
+    return lines[-1].strip().removeprefix("cause: ")
 
 
 def progress(lines: Iterable[str]) -> Iterator[str]:
@@ -132,29 +132,29 @@ def progress(lines: Iterable[str]) -> Iterator[str]:
         '565 of 565 MB fetched: torch'
     """
     sizes: dict[str, float] = {}
-    here = 0.0
+    downloaded = 0.0
     for raw in lines:
         line = raw.strip()
         if match := _SIZE.match(line):
             sizes[match[1]] = float(match[2]) * 1024 ** " KMG".index(match[3])
         elif line.startswith("Downloaded "):
             name = line.split()[1]
-            here += sizes.get(name, 0)
-            yield f"{here / 1e6:,.0f} of {sum(sizes.values()) / 1e6:,.0f} MB fetched: {name}"
+            downloaded += sizes.get(name, 0)
+            yield f"{downloaded / 1e6:,.0f} of {sum(sizes.values()) / 1e6:,.0f} MB fetched: {name}"
         elif not line.startswith("+ "):
             yield line
 
 
-def check_space(place: Path, build: str) -> None:
+def check_space(folder: Path, build: str) -> None:
     """Check that the disk has enough space.
 
     Raises:
         InstallError: Too little is free.
     """
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(folder).free
     if free < NEEDED_BYTES[build]:
         raise InstallError(
-            f"{place} has {free / 1e9:.1f} GB free and the packages need about "
+            f"{folder} has {free / 1e9:.1f} GB free and the packages need about "
             f"{NEEDED_BYTES[build] / 1e9:.0f}: free some, or choose another place with VENV=…"
         )
 
@@ -163,7 +163,7 @@ def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
     """Install ``requirements``, as pip takes them, in the versions given by uv's options.
 
     Raises:
-        InstallError: The disk is too small, or uv fails; its words are above.
+        InstallError: The disk is too small, or uv fails; its output is above.
     """
     configuration = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
@@ -182,7 +182,7 @@ def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
         for line in progress(process.stdout):
             say(line)
     if process.returncode:
-        raise InstallError(f"uv ended with {process.returncode}; what it said is above")
+        raise InstallError(f"uv ended with {process.returncode}; its output is above")
 
 
 def compile_used() -> None:
@@ -191,13 +191,13 @@ def compile_used() -> None:
     Raises:
         InstallError: It cannot be imported.
     """
-    # Some shells and images forbid it, for the sake of shared folders; this one is ours.
+    # Some shells and images disable bytecode for shared folders; this folder is not shared.
     writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     running = [subprocess.Popen([sys.executable, "-c", f"import {folder}"], env=writing) for folder in USED]
     codes = [process.wait() for process in running]
     if any(codes):
-        raise InstallError("what was installed cannot be imported; the reason is above")
-    say("compiled what a run uses")
+        raise InstallError("the installed packages cannot be imported; the reason is above")
+    say("compiled the modules that runs import")
 
 
 def main() -> int:
@@ -208,8 +208,8 @@ def main() -> int:
     parser.add_argument("more", nargs="*", help="further packages or wheels")
     options = parser.parse_args()
     try:
-        ours = ["--editable", f".[{options.extras}]", "--editable", "./localkube"]
-        install([*ours, *options.more], NEWEST if options.newest else PINNED)
+        own_projects = ["--editable", f".[{options.extras}]", "--editable", "./localkube"]
+        install([*own_projects, *options.more], NEWEST if options.newest else PINNED)
         compile_used()
     except InstallError as error:
         print(error, file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Take a release of Kubernetes into the modules that are compiled: ``tools/kubernetes_release.py v1.37.2``.
+"""Update Kubernetes in the modules that are compiled: ``tools/kubernetes_release.py v1.37.2``.
 
-It writes the versions into go.mod files, tidies them, gives the operators the control plane's versions,
-stamps the release's date, and prints what upstream has changed in files of the overlay, and which files name
-the old version. The other steps are in docs/building.md.
+It writes the versions into go.mod files and tidies them, gives the operators the control plane's versions,
+sets the release's date, and prints upstream's changes in files of the overlay and files with the old version.
+The other steps are in docs/building.md.
 """
 
 import argparse
@@ -23,8 +23,8 @@ ETCD = "go.etcd.io/etcd/server/v3"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("version", help="of Kubernetes")
-    parser.add_argument("--etcd", help="its version, if it changes")
+    parser.add_argument("version", help="the version of Kubernetes")
+    parser.add_argument("--etcd", help="the version of etcd, if it changes")
     options = parser.parse_args()
     for module in MODULES:
         text = (module / "go.mod").read_text(encoding="utf-8").replace(KUBERNETES, options.version)
@@ -40,20 +40,20 @@ def main() -> None:
 
 
 def _library(version: str) -> str:
-    """The version of client-go and the other libraries: v0.37.2 with v1.37.2."""
+    """Return the version of client-go and the other libraries: v0.37.2 with v1.37.2."""
     return version.replace("v1.", "v0.", 1)
 
 
-def _go(*words: str, at: Path) -> str:
-    return subprocess.run(["go", *words], cwd=at, check=True, stdout=subprocess.PIPE, text=True).stdout
+def _go(*arguments: str, at: Path) -> str:
+    return subprocess.run(["go", *arguments], cwd=at, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def _edit(module: Path, words: Iterable[str]) -> None:
-    _go("mod", "edit", "-fmt", *words, at=module)
+def _edit(module: Path, arguments: Iterable[str]) -> None:
+    _go("mod", "edit", "-fmt", *arguments, at=module)
 
 
 def _versions(module: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The versions of all modules of a go.mod, and of those that it replaces."""
+    """Return the versions of all modules of a go.mod, and of those that it replaces."""
     document = json.loads(_go("mod", "edit", "-json", at=module))
     replaced = {item["Old"]["Path"]: item["New"]["Version"] for item in document["Replace"] or ()}
     return {item["Path"]: item["Version"] for item in document["Require"]} | replaced, replaced
@@ -61,14 +61,20 @@ def _versions(module: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def _follow(module: Path) -> None:
     """Give an operator the control plane's versions: replaced where its own are newer, required elsewhere."""
-    ours, _ = _versions(CONTROL_PLANE)
+    control_plane, _ = _versions(CONTROL_PLANE)
     versions, replaced = _versions(module)
     _edit(module, (f"-dropreplace={path}" for path in replaced))
-    _edit(module, (f"-require={path}@{ours[path]}" for path in ours.keys() & versions.keys()))
+    _edit(
+        module, (f"-require={path}@{control_plane[path]}" for path in control_plane.keys() & versions.keys())
+    )
     _go("mod", "tidy", at=module)
     versions, _ = _versions(module)
-    newer = (path for path in sorted(ours.keys() & versions.keys()) if ours[path] != versions[path])
-    _edit(module, [f"-replace={path}={path}@{ours[path]}" for path in newer])
+    newer = (
+        path
+        for path in sorted(control_plane.keys() & versions.keys())
+        if control_plane[path] != versions[path]
+    )
+    _edit(module, [f"-replace={path}={path}@{control_plane[path]}" for path in newer])
     _go("mod", "tidy", at=module)
 
 
@@ -89,9 +95,9 @@ def _report() -> None:
         listed = subprocess.run(
             ["go", "list", "-m", "-f", "{{.Dir}}", module], cwd=CONTROL_PLANE, capture_output=True, text=True
         )
-        for name, (before, _) in files.items() if listed.returncode == 0 else ():
-            if (Path(listed.stdout.strip()) / name).read_text(encoding="utf-8").count(before) != 1:
-                print(f"overlay: not once in {module}/{name}: {before}")
+        for name, (text, _) in files.items() if listed.returncode == 0 else ():
+            if (Path(listed.stdout.strip()) / name).read_text(encoding="utf-8").count(text) != 1:
+                print(f"overlay: not once in {module}/{name}: {text}")
     old = KUBERNETES.removeprefix("v")
     subprocess.run(["git", "grep", "-nF", old, "--", ":!*.sum", ":!*.ipynb"], cwd=ROOT, check=False)
 

@@ -1,7 +1,7 @@
 """Collect the licence texts of the Go modules in a wheel's programs.
 
-Which modules these are, Go has written into each program (``go version -m``); their texts are in their
-sources, as the module proxy has them. Bills of materials, which name the same modules, are ``sbom.py``'s.
+Go records the modules in each program (``go version -m``); the texts are in their sources from the module
+proxy. The bills of materials of the same modules are in ``sbom.py``.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-OWN = "trainyard/"  # our modules: the project's licence is theirs
+OWN = "trainyard/"  # our modules have the project's licence
 TEXTS = re.compile(r"(licen[cs]e|copying|copyright|notice|patents)([.-](?!go$).*)?", re.IGNORECASE)
 NOT_COMPILED = {"testdata", "vendor", "LICENSES", "node_modules"}
 DEVELOPED = "(devel)"
@@ -22,27 +22,27 @@ def modules(program: Path, *, go: str) -> set[tuple[str, str]]:
     """Return path and version of each module in a program.
 
     Args:
-        program: A program; there is nothing of Go in a script.
+        program: A program; scripts have no modules.
         go: The Go command.
     """
     command = [go, "version", "-m", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found: list[tuple[str, str]] = []
-    for line in done.stdout.splitlines():
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    entries: list[tuple[str, str]] = []
+    for line in process.stdout.splitlines():
         kind, _, rest = line.strip().partition("\t")
         path, version, *_ = [*rest.split("\t"), ""]
         if kind in ("mod", "dep"):
-            found.append((path, version))
-        elif kind == "=>" and not path.startswith("."):  # else it is the same with a patch of ours
-            found[-1] = (path, version)
-    versions = {path.rpartition("/v")[0].rsplit("/", 1)[0]: version for path, version in reversed(found)}
-    for path, version in [module for module in found if module[1] == DEVELOPED]:
-        found.remove((path, version))
-        if not path.startswith(OWN):  # built in its repository, of which the modules beside it have a version
+            entries.append((path, version))
+        elif kind == "=>" and not path.startswith("."):  # otherwise the same module with our patch
+            entries[-1] = (path, version)
+    versions = {path.rpartition("/v")[0].rsplit("/", 1)[0]: version for path, version in reversed(entries)}
+    for path, version in [module for module in entries if module[1] == DEVELOPED]:
+        entries.remove((path, version))
+        if not path.startswith(OWN):  # built in its repository; take the version of the modules beside it
             start = path.rpartition("/v")[0].rsplit("/", 1)[0]
             beside = [of for of in versions if of.startswith(start) and versions[of] != DEVELOPED]
-            found.append((path, versions[beside[0]]))
-    return set(found)
+            entries.append((path, versions[beside[0]]))
+    return set(entries)
 
 
 def collect(programs: Iterable[Path], folder: Path, *, go: str) -> list[str]:
@@ -52,7 +52,7 @@ def collect(programs: Iterable[Path], folder: Path, *, go: str) -> list[str]:
         The modules that have none, as ``path@version``.
 
     Raises:
-        CalledProcessError: Their sources cannot be had.
+        CalledProcessError: The sources cannot be downloaded.
     """
     all_modules = sorted({module for program in programs for module in modules(program, go=go)})
     names = [f"{path}@{version}" for path, version in all_modules]
@@ -62,10 +62,10 @@ def collect(programs: Iterable[Path], folder: Path, *, go: str) -> list[str]:
     sources = {"go": Path(root)}
     if names:
         download = [go, "mod", "download", "-json", *names]
-        done = subprocess.run(
+        process = subprocess.run(
             download, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
         )
-        decoder, text = json.JSONDecoder(), done.stdout.strip()
+        decoder, text = json.JSONDecoder(), process.stdout.strip()
         while text:
             module, end = decoder.raw_decode(text)
             sources[f"{module['Path']}@{module['Version']}"] = Path(module["Dir"])

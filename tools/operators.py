@@ -3,10 +3,10 @@
 
     python tools/operators.py --sources DIR kube-state-metrics
 
-``operators.toml`` has them. Each runs on a local cluster of its own, on images that are made here of its
-programs and loaded into the image store; nothing stands in for them. The table: ``docs/operators.md``.
-Entries without images are tools (helm, k9s, kustomize, stern): they are built first, and steps may use them.
-It needs Go, git, and a network or folders with the repositories; a build takes minutes.
+``operators.toml`` lists them. Each runs on a separate local cluster, with images built from its programs and
+loaded into the image store, without stand-ins. The results are in ``docs/operators.md``. Entries without
+images are tools (helm, k9s, kustomize, stern), which are built first and used in steps. It needs Go, git, and
+a network or folders with the repositories; a build takes minutes.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class StepError(Exception):
 
 @dataclass(frozen=True)
 class Operator:
-    """An entry of ``operators.toml``, which says what each field means."""
+    """An entry of ``operators.toml``, which documents the fields."""
 
     name: str
     repository: str
@@ -83,14 +83,16 @@ def catalog() -> list[Operator]:
     return [Operator(name, **entry) for name, entry in entries.items()]
 
 
-def run(*words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
-    """Run a command and return its output; raise StepError with its end."""
-    done = subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, errors="replace", check=False
+def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its output; a StepError has the end of it."""
+    process = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, errors="replace", check=False
     )
-    if done.returncode:
-        raise StepError(f"{shlex.join(map(str, words))}: {(done.stderr or done.stdout).strip()[-600:]}")
-    return done.stdout
+    if process.returncode:
+        raise StepError(
+            f"{shlex.join(map(str, command))}: {(process.stderr or process.stdout).strip()[-600:]}"
+        )
+    return process.stdout
 
 
 def kubectl(message: str, *, cwd: Path = ROOT) -> str:
@@ -99,17 +101,17 @@ def kubectl(message: str, *, cwd: Path = ROOT) -> str:
     return run(*command, *shlex.split(message), cwd=cwd)
 
 
-def step(words: str, *, cwd: Path = ROOT) -> str:
-    """Run a tool of the catalog, or else words for kubectl, on the cluster of this run."""
-    words = blocks(words, cwd)
-    program, *arguments = shlex.split(words)
+def step(command: str, *, cwd: Path = ROOT) -> str:
+    """Run a tool of the catalog, or kubectl, on the cluster of this run."""
+    command = blocks(command, cwd)
+    program, *arguments = shlex.split(command)
     if tool := shutil.which(program, path=os.environ["TOOLS"]):
         return run(tool, *arguments, cwd=cwd)
-    return kubectl(words, cwd=cwd)
+    return kubectl(command, cwd=cwd)
 
 
 def screen(message: str, text: str) -> str:
-    """Run a tool in a pseudo-terminal until it shows a text, and return the end of what it wrote."""
+    """Run a tool in a pseudo-terminal until it shows a text, and return its output."""
     program, *arguments = shlex.split(message)
     child, terminal = pty.fork()
     if not child:
@@ -129,7 +131,7 @@ def screen(message: str, text: str) -> str:
 
 
 def join(operators: Sequence[Operator], cache: Path) -> None:
-    """Write a Go workspace of the sources: all have the newest libraries, each compiled once."""
+    """Write a Go workspace of the sources, so that all use the newest libraries, each compiled once."""
     (cache / "sources" / "go.work").unlink(missing_ok=True)
     folders = [
         str(Path(f"{operator.name}-{operator.tag}", module))
@@ -141,7 +143,7 @@ def join(operators: Sequence[Operator], cache: Path) -> None:
 
 
 def clone(repository: str, tag: str, folder: Path, sources: Path | None) -> None:
-    """Clone a release, from ``OWNER+NAME/repo`` of ``sources`` or from GitHub, unless it is there."""
+    """Clone a release, from ``OWNER+NAME/repo`` of ``sources`` or from GitHub, unless it exists."""
     if folder.exists():
         return
     local = sources and sources / repository.replace("/", "+") / "repo"
@@ -150,7 +152,7 @@ def clone(repository: str, tag: str, folder: Path, sources: Path | None) -> None
 
 
 def blocks(message: str, source: Path) -> str:
-    """Write the blocks of a page's code that words name as ``PAGE.md#NAME`` to files, and name these."""
+    """Write code blocks that a command names as ``PAGE.md#NAME`` to files, and insert their names."""
 
     def write(match: re.Match[str]) -> str:
         page, title = match.groups()
@@ -183,12 +185,12 @@ def checkout(operator: Operator, sources: Path | None, cache: Path) -> Path:
 
 
 def build(operator: Operator, source: Path, cache: Path) -> dict[str, Path]:
-    """Build the static programs of an operator, or take them from the cache; by their paths in the image."""
+    """Build the static programs of an operator, or get them from the cache; by path in the image."""
     programs = {}
-    for place, package in operator.build.items():
-        goal = cache / "programs" / f"{operator.name}-{operator.tag}" / Path(place).name
+    for path_in_image, package in operator.build.items():
+        goal = cache / "programs" / f"{operator.name}-{operator.tag}" / Path(path_in_image).name
         if not operator.images:
-            goal = cache / "tools" / place
+            goal = cache / "tools" / path_in_image
         if not goal.exists():
             flags = ["-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(goal)]
             work = cache / "sources" / "go.work" if operator.joined else "off"
@@ -199,7 +201,7 @@ def build(operator: Operator, source: Path, cache: Path) -> dict[str, Path]:
                 folder, package = folder / package, "."
             env = os.environ | {"CGO_ENABLED": "0", "GOWORK": str(work)}
             run("go", "build", *flags, package, cwd=folder, env=env)
-        programs[place] = goal
+        programs[path_in_image] = goal
     return programs
 
 
@@ -230,8 +232,8 @@ def program_layer(goal: Path, files: Mapping[str, Path]) -> Path:
         folder = tarfile.TarInfo("tmp")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
         tar.addfile(folder)
-        for place, path in files.items():
-            member = tarfile.TarInfo(place)
+        for path_in_image, path in files.items():
+            member = tarfile.TarInfo(path_in_image)
             member.size, member.mode = path.stat().st_size, 0o755
             with path.open("rb") as program:
                 tar.addfile(member, program)
@@ -275,7 +277,10 @@ def write_image(goal: Path, name: str, layers: Sequence[Path], command: Sequence
 def load_images(operator: Operator, source: Path, programs: Mapping[str, Path], cache: Path) -> None:
     """Build the images of the manifests, and load them into the store."""
     certificates = {str(CERTIFICATES).lstrip("/"): CERTIFICATES} if CERTIFICATES.exists() else {}
-    common = {**certificates, **{place: source / path for place, path in operator.files.items()}}
+    common = {
+        **certificates,
+        **{path_in_image: source / path for path_in_image, path in operator.files.items()},
+    }
     started = {command[0].lstrip("/") for command in operator.images.values()}
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         layers = [base_layer(operator, cache)] if operator.debian else []
@@ -305,44 +310,44 @@ def try_operator(operator: Operator, source: Path) -> None:
     """Start an operator from its manifests, run its quick start, and compare the output."""
     if operator.namespace:
         kubectl(f"create namespace {operator.namespace}")
-    for words in operator.apply:
-        kubectl(f"apply {words}", cwd=source)
-    for words in operator.charts:
-        step(f"helm {words}", cwd=source)
-    for words in operator.ready:
-        kubectl(f"{words} {WAIT}")
-    for words in operator.example:
-        once_webhooks_answer(words, source)
-    for words in operator.ends:
-        kubectl(f"{words} {WAIT}")
-    for words, text in operator.prints.items():
-        printed = step(words, cwd=source)
+    for command in operator.apply:
+        kubectl(f"apply {command}", cwd=source)
+    for command in operator.charts:
+        step(f"helm {command}", cwd=source)
+    for command in operator.ready:
+        kubectl(f"{command} {WAIT}")
+    for command in operator.example:
+        once_webhooks_answer(command, source)
+    for command in operator.ends:
+        kubectl(f"{command} {WAIT}")
+    for command, text in operator.prints.items():
+        output = step(command, cwd=source)
         for line in text.splitlines():
-            if line not in printed:
-                raise StepError(f"{words}: no {line!r} in {printed[-300:]!r}")
-    for words, text in operator.refuses.items():
+            if line not in output:
+                raise StepError(f"{command}: no {line!r} in {output[-300:]!r}")
+    for command, text in operator.refuses.items():
         try:
-            step(words, cwd=source)
+            step(command, cwd=source)
         except StepError as error:
             if text not in str(error):
                 raise
         else:
-            raise StepError(f"{words}: was not refused")
-    for words, text in operator.shows.items():
-        if text not in (shown := screen(words, text)):
-            raise StepError(f"{words}: no {text!r} in {shown[-300:]!r}")
+            raise StepError(f"{command}: was not rejected")
+    for command, text in operator.shows.items():
+        if text not in (output := screen(command, text)):
+            raise StepError(f"{command}: no {text!r} in {output[-300:]!r}")
 
 
 def row(operator: Operator, result: str) -> str:
     """Write an operator's row of the table."""
     link = f"[{operator.name}](https://github.com/{operator.repository})"
     source = "module proxy" if operator.proxy else "repository"
-    started = ", ".join(f"`{words.split()[-1]}`" for words in (*operator.apply, *operator.charts))
+    started = ", ".join(f"`{command.split()[-1]}`" for command in (*operator.apply, *operator.charts))
     if operator.images:
-        example = ", ".join(f"`{words.split()[-1]}`" for words in operator.example) or "what it serves"
+        example = ", ".join(f"`{command.split()[-1]}`" for command in operator.example) or "its endpoints"
     else:
         steps = (*operator.example, *operator.prints, *operator.shows)
-        example = ", ".join(f"`{words}`" for words in steps if words.startswith(operator.name))
+        example = ", ".join(f"`{command}`" for command in steps if command.startswith(operator.name))
     changed = operator.changed or "nothing"
     cells = (link, operator.tag, source, len(operator.images), started, example, result, changed)
     return f"| {' | '.join(map(str, cells))} |\n"
@@ -363,7 +368,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sources", type=Path, help="folders OWNER+NAME/repo with git repositories")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "trainyard-operators")
-    parser.add_argument("names", nargs="*", help="of the catalog; by default all")
+    parser.add_argument("names", nargs="*", help="names in the catalog; by default all")
     options = parser.parse_args()
     operators = [item for item in catalog() if not options.names or item.name in options.names]
     (options.cache / "sources").mkdir(parents=True, exist_ok=True)
@@ -377,7 +382,7 @@ def main() -> int:
     if joined:
         join(joined, options.cache)
     for operator in operators:
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             source = checkout(operator, options.sources, options.cache)
             programs = build(operator, source, options.cache)
@@ -392,7 +397,7 @@ def main() -> int:
         finally:
             run(*trainyard, "cluster", "delete", CLUSTER)
         print(
-            f"{operator.name} {operator.tag}: {results[operator.name]} ({time.monotonic() - began:.0f} s)",
+            f"{operator.name} {operator.tag}: {results[operator.name]} ({time.monotonic() - start:.0f} s)",
             flush=True,
         )
     write_table(results)

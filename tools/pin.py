@@ -1,7 +1,7 @@
 """Write constraints.txt: the exact versions of all direct and indirect requirements.
 
-Run with the interpreter of an environment in which the tests pass: ``.venv/bin/python tools/pin.py``.
-The file holds versions alone, no addresses and no hashes, so that any mirror serves it.
+Run it with the interpreter of an environment in which the tests pass: ``.venv/bin/python tools/pin.py``. The
+file has only versions, without addresses and hashes, so that any mirror can be used.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = ("compiler", "fuzz", "release", "site", "types")
 PROJECTS = (ROOT / "pyproject.toml", ROOT / "localkube" / "pyproject.toml")
-OURS = "trainyard-kit"  # how the names of our own distributions begin
+OURS = "trainyard-kit"  # the prefix of our own distributions
 HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pyproject.toml.\n"
 
 
@@ -35,7 +35,7 @@ def closure(requirements: Iterable[Requirement], without: Collection[str] = ()) 
     """Return name and version of every installed distribution that is required here, directly or not.
 
     Args:
-        without: Names that are there already, with all that they require.
+        without: Distributions that are already present, with all their requirements.
     """
     pins: dict[str, str] = {}
     visited: set[tuple[str, frozenset[str]]] = set()

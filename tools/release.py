@@ -3,9 +3,9 @@
     .venv/bin/python tools/release.py                       # make release
     .venv/bin/python tools/release.py --compare dist        # tools/dev.py reproduce: build it again, compare
 
-Everything is built from the files of the last commit, in a folder of its own, with a cache of its own: a
-release never holds a program that was compiled earlier, by another Go. What is not here: attestations and the
-publication, which are steps of ``.github/workflows/release.yml``; bills of materials are in ``sbom.py``.
+Everything is built from the files of the last commit, in a temporary folder with its own cache, so a release
+never contains a program compiled earlier by another Go. Attestations and publication are steps of
+``.github/workflows/release.yml``; bills of materials are in ``sbom.py``.
 """
 
 import argparse
@@ -46,10 +46,10 @@ class Build:
 
     Attributes:
         source: The files of the commit.
-        about: The commit, and the versions of what decides the bytes.
-        scratch: A folder that goes when the build is done.
-        output: Where the release is written.
-        environment: Of all commands: dates from the commit, caches of this build.
+        about: The commit, and the versions that determine the bytes.
+        scratch: A temporary folder.
+        output: The folder of the release.
+        environment: The environment of all commands, with the commit's date and this build's caches.
     """
 
     source: Path
@@ -69,11 +69,11 @@ class Build:
         Raises:
             CannotHere: It fails.
         """
-        words = [str(word) for word in command]
+        arguments = [str(word) for word in command]
         environment = {**self.environment, **variables}
-        done = subprocess.run(words, cwd=cwd or self.source, env=environment, check=False)
-        if done.returncode:
-            raise CannotHere(f"`{' '.join(words)[:120]}` ended with {done.returncode}")
+        process = subprocess.run(arguments, cwd=cwd or self.source, env=environment, check=False)
+        if process.returncode:
+            raise CannotHere(f"`{' '.join(arguments)[:120]}` ended with {process.returncode}")
 
 
 def wheels(build: Build) -> None:
@@ -95,15 +95,15 @@ def build_kit(build: Build) -> None:
     for project in (build.source, build.source / "localkube"):
         build.run(*uv, "--no-create-gitignore", "--out-dir", build.output, project, TRAINYARD_RELEASE="1")
     for source in build.output.glob("trainyard_kit*.tar.gz"):
-        undate(source, int(build.environment["SOURCE_DATE_EPOCH"]))
+        strip_dates(source, int(build.environment["SOURCE_DATE_EPOCH"]))
 
 
-def undate(archive: Path, epoch: int) -> None:
+def strip_dates(archive: Path, epoch: int) -> None:
     """Rewrite a source distribution without this machine's times, users and file order."""
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     with (
         tarfile.open(archive) as old,
-        gzip.GzipFile("", "wb", mtime=epoch, fileobj=out) as packed,
+        gzip.GzipFile("", "wb", mtime=epoch, fileobj=buffer) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
     ):
         for member in sorted(filter(tarfile.TarInfo.isfile, old), key=lambda info: info.name):
@@ -111,7 +111,7 @@ def undate(archive: Path, epoch: int) -> None:
             clean.size, clean.mtime = member.size, epoch
             clean.mode = 0o755 if member.mode & 0o100 else 0o644
             new.addfile(clean, old.extractfile(member))
-    archive.write_bytes(out.getvalue())
+    archive.write_bytes(buffer.getvalue())
 
 
 def materials(build: Build) -> None:
@@ -174,15 +174,15 @@ PARTS: dict[str, Callable[[Build], None]] = {
 
 
 @contextlib.contextmanager
-def a_build(output: Path, *, commit: str = "HEAD", cold: bool = False) -> Iterator[Build]:
+def prepared_build(output: Path, *, commit: str = "HEAD", cold: bool = False) -> Iterator[Build]:
     """Check out a commit's files to a folder with a unique name.
 
     Args:
         output: The folder of the release.
-        commit: Of this repository.
-        cold: Compile everything; otherwise Go's cache is used, which knows what each compiler made.
+        commit: A commit of this repository.
+        cold: Whether to compile everything without Go's cache.
     """
-    os.umask(0o022)  # modes of files are in archives
+    os.umask(0o022)  # archives contain file modes
     output.mkdir(parents=True, exist_ok=True)
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="release-", dir=ROOT / "build") as folder:
@@ -211,22 +211,22 @@ def about(commit: str) -> dict[str, str]:
     }
 
 
-def git(*words: str) -> str:
+def git(*arguments: str) -> str:
     """Return git's output in the repository."""
-    return command_output("git", *words)
+    return command_output("git", *arguments)
 
 
-def command_output(*words: str) -> str:
+def command_output(*command: str) -> str:
     """Return a command's output in the repository's folder.
 
     Raises:
         SystemExit: It cannot be run.
     """
     try:
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"error: a release is built with git and Go from a clone: {error}")
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def checksums(folder: Path) -> dict[str, str]:
@@ -243,12 +243,12 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 def differences(first: Path, second: Path) -> list[str]:
     """Report files that differ from the first release's checksums, and differing members of wheels."""
-    was, digests = read_checksums(first), checksums(second)
+    first_digests, digests = read_checksums(first), checksums(second)
     lines = []
     for name in sorted(digests):
-        if was.get(name) == digests[name]:
+        if first_digests.get(name) == digests[name]:
             continue
-        lines.append(f"{name}: {'differs' if name in was else 'is not in the first release'}")
+        lines.append(f"{name}: {'differs' if name in first_digests else 'is not in the first release'}")
         if name.endswith(".whl") and (first / name).exists():
             first_members, second_members = (dict(members(folder / name)) for folder in (first, second))
             lines += [
@@ -284,9 +284,9 @@ def make(build: Build, parts: Iterable[str]) -> dict[str, str]:
 def release(options: argparse.Namespace) -> int:
     """Build a release, and list present and missing parts; fail if a required one is missing."""
     if changed := git("status", "--porcelain"):
-        print(f"The release is of the last commit: {len(changed.splitlines())} changed files are not in it.")
+        print(f"The release contains the last commit, without {len(changed.splitlines())} changed files.")
     shutil.rmtree(options.output, ignore_errors=True)
-    with a_build(options.output) as build:
+    with prepared_build(options.output) as build:
         if options.tag not in ("", f"v{build.version}"):
             sys.exit(f"error: the tag is {options.tag}, and pyproject.toml says {build.version}")
         missing = make(build, options.part or PARTS)
@@ -300,11 +300,11 @@ def release(options: argparse.Namespace) -> int:
 
 def reproduce(first: Path) -> int:
     """Build wheels and bills of materials of a release's commit again, compiling everything, and compare."""
-    then = json.loads((first / ABOUT).read_text())
+    first_about = json.loads((first / ABOUT).read_text())
     with tempfile.TemporaryDirectory(prefix="again-") as folder:
-        with a_build(Path(folder), commit=then["commit"], cold=True) as build:
-            for name in (name for name in then if then[name] != build.about.get(name)):
-                print(f"{name} was {then[name]}, and is {build.about.get(name)}: the bytes may differ")
+        with prepared_build(Path(folder), commit=first_about["commit"], cold=True) as build:
+            for name in (name for name in first_about if first_about[name] != build.about.get(name)):
+                print(f"{name} was {first_about[name]}, and is {build.about.get(name)}: the bytes may differ")
             missing = make(build, REPRODUCED)
         mismatches = differences(first, Path(folder))
         count = len(checksums(Path(folder)))

@@ -1,7 +1,7 @@
 """Write executed notebooks as HTML, with an index of durations, results and failures.
 
-What happened is read from the executed notebooks alone, so a report can be written again.
-Executing them is ``run_notebooks.py``'s work.
+All information comes from the executed notebooks, so a report can be written again. ``run_notebooks.py``
+executes them.
 """
 
 import ast
@@ -21,14 +21,14 @@ from smoke.result import Outcome
 from smoke.timeline import NOTEBOOK, WAITING, Span
 
 HERE = Path(__file__).parent
-WIDTH, ROW, NARROW = 1000, 44, 22  # of the picture of the lanes; a bar that is narrower has no text
+WIDTH, ROW, NARROW = 1000, 44, 22  # of the chart of lanes; narrower bars have no text
 TICKS, MAX_TICKS = (10, 30, 60, 120, 300, 600), 10  # seconds between two ticks
 PICTURE_TAG = "result-picture"
 FALSE_CAUSES = "trainyard_false_causes"  # in the metadata, by execute_notebook.py
 DATA = re.compile(r"^dataset ([\w-]+): (SYNTHETIC|real)", re.MULTILINE)  # of kit.prepare_dataset
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# A cell with one of these tags has a number as its value, or a dict of numbers by these names; the dict also
-# says whether the data were synthetic.
+# The value of a cell with one of these tags is a number, or a dict of numbers by these names, which may also
+# have ``synthetic``.
 FIGURE_TAGS = {
     "result-accuracy": "accuracy",
     "result-images-per-s": "images_per_s",
@@ -48,7 +48,7 @@ class Picture:
 class Failure:
     """The failed cell: its number in the stored notebook, its first line, the last line of the error.
 
-    ``traceback`` is all that Python said, for a terminal; empty where the cell did not come to an end.
+    ``traceback`` is Python's whole output for a terminal; empty if the cell did not finish.
     """
 
     cell: int
@@ -127,12 +127,12 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
     source = (cell.source.strip().splitlines() or [""])[0]
     for output in cell.outputs:
         if output.output_type == "error":
-            if (output.ename, output.evalue) == ("SystemExit", "0"):  # a good end, as papermill has it
+            if (output.ename, output.evalue) == ("SystemExit", "0"):  # papermill treats it as success
                 return None
             error = f"{output.ename}: {output.evalue}".strip()
             return Failure(number, source, error, COLOURS.sub("", "\n".join(output.traceback)))
     if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
-        return Failure(number, source, "did not come to an end")
+        return Failure(number, source, "did not finish")
     return None
 
 
@@ -167,13 +167,13 @@ def _synthetic(code: list[NotebookNode]) -> bool:
 
 def _data(code: list[NotebookNode]) -> dict[str, str]:
     """Return for each dataset whether its images were real; scikit-learn's digits are."""
-    shown = [
+    texts = [
         output.get("text") or output.get("data", {}).get("text/plain") or ""
         for cell in code
         for output in cell.outputs
     ]
     digits = {"digits": "real"} if any("trainers/digits_" in cell.source for cell in code) else {}
-    return digits | {name: kind.lower() for text in shown for name, kind in DATA.findall(text)}
+    return digits | {name: kind.lower() for text in texts for name, kind in DATA.findall(text)}
 
 
 def _pictures(cell: NotebookNode) -> list[Picture]:
@@ -232,7 +232,7 @@ def chart(outcome: Outcome) -> Chart | None:
         width = span.seconds * scale
         if width < NARROW:
             text = ""
-        title = f"{_what(span)}: {clock(span.seconds)}, from {clock(span.start)}"
+        title = f"{_label(span)}: {clock(span.seconds)}, from {clock(span.start)}"
         bars.append(Bar(span.start * scale, width, (span.lane - 1) * ROW, style, text, title))
     tick = next(step for step in TICKS if total / step <= MAX_TICKS or step == TICKS[-1])
     ticks = tuple((at * scale, clock(at)) for at in range(0, int(total) + 1, tick))
@@ -240,7 +240,7 @@ def chart(outcome: Outcome) -> Chart | None:
     return Chart(lanes, len(lanes) * ROW, tuple(bars), ticks)
 
 
-def _what(span: Span) -> str:
+def _label(span: Span) -> str:
     return f"waiting for {span.name}" if span.kind == WAITING else span.name
 
 
@@ -259,8 +259,8 @@ def write(outcome: Outcome, *, folder: Path) -> Path:
     """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path.
 
     Args:
-        outcome: What came of a run (``smoke.result.Outcome``).
-        folder: Where the executed notebooks are.
+        outcome: The results of a run (``smoke.result.Outcome``).
+        folder: The folder of executed notebooks.
     """
     exporter = HTMLExporter(
         template_name="lab",
@@ -274,15 +274,15 @@ def write(outcome: Outcome, *, folder: Path) -> Path:
         page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
         (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
     environment = exporter.environment.overlay(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"clock": clock, "what": _what}
+    environment.filters |= {"clock": clock, "what": _label}
     template = environment.get_template("report.html.j2")
-    done = {result.name: result for result in outcome.notebooks}
+    results = {result.name: result for result in outcome.notebooks}
     index = folder / "index.html"
     page = template.render(
         outcome=outcome,
         chart=chart(outcome),
         spans=sorted(outcome.timeline.spans, key=lambda span: span.start),
-        rows=[(name, done.get(name)) for name in outcome.planned],
+        rows=[(name, results.get(name)) for name in outcome.planned],
         passed=sum(result.verdict == "passed" for result in outcome.notebooks),
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}",
         date=outcome.began.replace("T", " ").replace("+00:00", " UTC"),

@@ -1,11 +1,10 @@
 """Run notebooks on a cluster, write a report, and always clean up.
 
-By default the cluster is a local one that lives as long as the run, or several where cores and memory allow:
-then notebooks run side by side, in lanes. With ``--provider eks`` or ``gke`` it is
-one at a cloud, which costs money, and is asked for before. With ``--provider existing`` it is any that a
-kubeconfig leads to: a platform engineer's smoke test (docs/smoke-test.md). The report is
-``index.html`` for people, ``result.json`` and ``junit.xml`` for programs, and ``bundle.tar.gz`` where a
-notebook failed. The exit status says what came of it; the parts are in ``smoke``.
+By default it creates a local cluster for the run, or several if cores and memory allow: then notebooks run in
+parallel lanes. ``--provider eks`` or ``gke`` creates a cloud cluster, whose price must be confirmed.
+``--provider existing`` uses the cluster of a kubeconfig, as a smoke test for platform engineers
+(docs/smoke-test.md). It writes ``index.html``, ``result.json`` and ``junit.xml``, and ``bundle.tar.gz`` if a
+notebook failed. The exit status is the result; the parts are in ``smoke``.
 """
 
 import signal
@@ -28,7 +27,7 @@ from smoke import clusters, plan, thresholds
 from smoke.lanes import Lanes, default_lanes, ready
 from smoke.result import Outcome
 from smoke.stopping import Stopping
-from smoke.timeline import take_setup
+from smoke.timeline import read_setup
 
 from kitlib import config
 from kitlib.errors import KitError
@@ -79,7 +78,7 @@ def attempt(
     try:
         lanes.run(stopping)
     except KeyboardInterrupt:
-        pass  # the reason is known
+        pass  # stopping.reason has the reason
     except KitError as error:
         outcome.error = str(error)
         print(error, flush=True)
@@ -107,38 +106,42 @@ def _site(
     )
 
 
-def find(words: Sequence[str], folder: Path) -> list[Path]:
+def find(prefixes: Sequence[str], folder: Path) -> list[Path]:
     """Return the notebooks whose names begin with one of ``words``; by default all."""
-    everything = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    unknown = [word for word in words if not any(_begins(path, word) for path in everything)]
-    if unknown or not everything:
-        known = ", ".join(path.stem for path in everything) or "none"
-        sys.exit(f"no notebook is called {' or '.join(unknown)}; there are {known}")
-    return [path for path in everything if not words or any(_begins(path, word) for word in words)]
+    notebooks = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    unknown = [prefix for prefix in prefixes if not any(_begins(path, prefix) for path in notebooks)]
+    if unknown or not notebooks:
+        names = ", ".join(path.stem for path in notebooks) or "none"
+        sys.exit(f"there is no notebook {' or '.join(unknown)}; available: {names}")
+    return [path for path in notebooks if not prefixes or any(_begins(path, prefix) for prefix in prefixes)]
 
 
-def _begins(path: Path, word: str) -> bool:
-    return path.name.startswith(Path(word).name)
+def _begins(path: Path, prefix: str) -> bool:
+    return path.name.startswith(Path(prefix).name)
 
 
-def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+def read_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's settings and thresholds; exit with 2 if one is invalid."""
     parser = argparse.ArgumentParser(description="Run notebooks on a cluster and write a report.")
     add = parser.add_argument
-    add("notebooks", nargs="*", help="numbers or names; all of them if none is given")
-    add("--folder", type=Path, default=NOTEBOOKS, help="where the notebooks are")
+    add("notebooks", nargs="*", help="numbers or names; by default all")
+    add("--folder", type=Path, default=NOTEBOOKS, help="the folder of the notebooks")
     add("--output", type=Path, default=ROOT / "reports")
     add("--provider", choices=("local", "existing", *RENTED), default="local")
-    add("--cluster", default=CLUSTER, help="its name, unless it exists; it is deleted at the end")
+    add("--cluster", default=CLUSTER, help="the name of the created cluster; it is deleted at the end")
     help_text = (
-        "of its own cluster: region=us-west-2 instance_type=g4dn.xlarge hours=2 confirm=true; local: gpus=1"
+        "of the cluster: region=us-west-2 instance_type=g4dn.xlarge hours=2 confirm=true; local: gpus=1"
     )
     add("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
-    add("--nodes", type=int, help="nodes of its own cluster, and how many pods train; 4, or the notebook's")
-    add("--lanes", type=int, help="local: how many notebooks run at once, each lane on a cluster of its own")
+    add(
+        "--nodes",
+        type=int,
+        help="nodes of the created cluster, and number of training pods; default 4, or the notebook's",
+    )
+    add("--lanes", type=int, help="local: number of parallel notebooks, each lane on its own cluster")
     add("--kubeconfig", help="existing: by default $KUBECONFIG, or ~/.kube/config")
     add("--context", help="existing: one of the kubeconfig's contexts")
-    add("--namespace", help="existing: where to work; by default one is made where that is allowed")
+    add("--namespace", help="existing: the namespace to use; by default one is created if allowed")
     add("--image", help="of the training containers")
     add("--storage-class", help="of the volumes")
     add("--mirror", metavar="URL", help="of a folder with the data sets' files, tried before their sources")
@@ -148,7 +151,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--time-limit", type=seconds, help="of the whole run: 90, 90s, 30m, 2h")
     for figure, unit in thresholds.FIGURES.items():
         add(f"--min-{figure.replace('_', '-')}", metavar="MIN", help=f"{unit}: 0.97, or 05=0.97 06=0.5")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     try:
         arguments.thresholds = [
             threshold
@@ -192,7 +195,7 @@ def seconds(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if not match or not float(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: say 90s, 30m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: use 90s, 30m or 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
@@ -213,14 +216,14 @@ def main() -> int:
         time_limit=arguments.time_limit,
     )
     attempt(notebooks, outcome, folder=folder, arguments=arguments)
-    import report  # what it imports takes longer than the start of the first notebook
+    import report  # importing it takes longer than starting the first notebook
 
     executed = [path for path in notebooks if (folder / path.name).exists()]
     outcome.notebooks = [report.read(folder / path.name, original=path) for path in executed]
     outcome.thresholds = thresholds.evaluate(
         arguments.thresholds, {notebook.name: notebook.figures for notebook in outcome.notebooks}
     )
-    outcome.seconds, outcome.setup = outcome.timeline.seconds, take_setup(folder)
+    outcome.seconds, outcome.setup = outcome.timeline.seconds, read_setup(folder)
     outcome.write(folder)
     index = report.write(outcome, folder=folder)
     for line in [*details(outcome), *summary(outcome)]:
@@ -232,7 +235,7 @@ def main() -> int:
 def details(outcome: Outcome) -> list[str]:
     """Return for each failed notebook the state of its cluster and the Python error.
 
-    At the end, since of a long output often only that is kept.
+    They are printed last, because often only the end of a long output is kept.
     """
     failures = {notebook.name: notebook.failure for notebook in outcome.notebooks if notebook.failure}
     lines = []
@@ -245,10 +248,10 @@ def details(outcome: Outcome) -> list[str]:
 
 def summary(outcome: Outcome) -> list[str]:
     """Return a line per notebook and threshold, and a summary."""
-    done = {notebook.name: notebook for notebook in outcome.notebooks}
+    executed = {notebook.name: notebook for notebook in outcome.notebooks}
     lines = []
     for name in outcome.planned:
-        result = done.get(name)
+        result = executed.get(name)
         lines.append(
             f"{name}: {result.verdict if result else 'not executed'}"
             + (f": {result.failure}" if result and result.failure else "")
@@ -257,7 +260,7 @@ def summary(outcome: Outcome) -> list[str]:
     lines += [
         f"threshold {'held' if threshold.held else 'missed'}: {threshold}" for threshold in outcome.thresholds
     ]
-    count = f"{len(done)} of {len(outcome.planned)} notebooks executed in {outcome.seconds:.0f} s"
+    count = f"{len(executed)} of {len(outcome.planned)} notebooks executed in {outcome.seconds:.0f} s"
     return [*lines, count]
 
 

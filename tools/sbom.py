@@ -1,8 +1,8 @@
 """Write a wheel's bill of materials (CycloneDX 1.6): Python packages as pinned, Go modules as compiled in.
 
-CycloneDX's own programs make them: ``cyclonedx-py`` of what ``uv`` resolves, and ``cyclonedx-gomod`` of what
-Go has written into each program. Here they are only put together: a wheel has several programs. No serial
-number and no time are in them, so that the same wheel has the same bill.
+CycloneDX's own programs write them: ``cyclonedx-py`` from the packages that ``uv`` resolves,
+``cyclonedx-gomod`` from the modules that Go records in each program. This module merges the bills of a
+wheel's programs. They have no serial number and no time, so the same wheel has the same bill.
 """
 
 import json
@@ -17,7 +17,8 @@ from typing import Any
 
 GOMOD = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
 LINUX = "x86_64-manylinux_2_28"
-# By package: its project's folder, the extras of its bill, and what is released beside it, so not resolved.
+# By package: the project's folder, the extras of its bill, and distributions of the same release, which are
+# not resolved.
 PROJECTS: dict[str, dict[str, Any]] = {
     "trainyard_kit": {
         "extras": ("clouds", "workshop"),
@@ -34,8 +35,8 @@ def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment
         wheel: The kit's, localkube's, the control plane's or the operators'.
         output: The folder.
         source: The files of the release.
-        scratch: A folder for what is made on the way.
-        environment: Of the programs.
+        scratch: A folder for intermediate files.
+        environment: The environment of the programs.
 
     Raises:
         CalledProcessError: One of CycloneDX's programs, uv or go fails.

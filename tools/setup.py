@@ -1,11 +1,10 @@
 """Create the virtual environment, and build the control plane and operators at low priority meanwhile.
 
-Runs with any Python 3.11 or later and nothing installed: ``python3 tools/setup.py --venv .venv`` ends when
-all is there. With a command (``-- .venv/bin/jupyter lab``) it becomes that command as soon as the packages
-are there; the control plane and the operators go on in the background, as long as the command runs.
-What is already there is kept: a second run takes a fraction of a second.
-How the control plane is found is no matter of this file but of ``localkube.controlplane``; which packages
-are installed from where, of ``install_packages.py``.
+It runs with Python 3.11 or later, without packages. ``python3 tools/setup.py --venv .venv`` returns when
+everything is ready. With a command (``-- .venv/bin/jupyter lab``) it executes that command as soon as the
+packages are installed; the control plane and the operators continue in the background while the command runs.
+Existing parts are kept: a second run takes a fraction of a second. ``localkube.controlplane`` finds the
+control plane, and ``install_packages.py`` installs the packages.
 """
 
 import signal
@@ -39,7 +38,7 @@ from localkube.paths import cache_dir, private_dir  # noqa: E402
 MARKER = "trainyard-setup.json"
 TIMES = ROOT / "reports" / "setup.json"
 FETCHED_SECONDS = 4
-QUIET_SECONDS = 15  # the longest silence before a line says what is still going on
+QUIET_SECONDS = 15  # the longest time without output before a progress line
 
 
 class SetupError(Exception):
@@ -59,19 +58,19 @@ class Job:
     remedy: str
     environment: dict[str, str] = field(default_factory=dict)
     last: str = "starting"
-    said: float = 0.0
+    reported_at: float = 0.0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=25))
 
 
-def say(job: Job, text: str, began: float) -> None:
+def report_progress(job: Job, text: str, start: float) -> None:
     """Print one line of progress."""
     now = time.monotonic()
-    minutes, seconds = divmod(int(now - began), 60)
+    minutes, seconds = divmod(int(now - start), 60)
     print(f"  {minutes}:{seconds:02d}  {job.name:<14} {text}", flush=True)
-    job.said = now
+    job.reported_at = now
 
 
-async def run(job: Job, began: float) -> None:
+async def run(job: Job, start: float) -> None:
     """Run a job's commands; raise an error with the end of the output if one fails."""
     for command in job.commands:
         process = await asyncio.create_subprocess_exec(
@@ -91,9 +90,9 @@ async def run(job: Job, began: float) -> None:
                 if not line:
                     continue
                 job.last = line.strip()
-                # A hundred packages arrive; one line every few seconds is enough of them.
-                if " MB fetched" not in line or time.monotonic() - job.said > FETCHED_SECONDS:
-                    say(job, job.last, began)
+                # One line every few seconds is enough for a hundred packages.
+                if " MB fetched" not in line or time.monotonic() - job.reported_at > FETCHED_SECONDS:
+                    report_progress(job, job.last, start)
             code = await process.wait()
         finally:
             if process.returncode is None:
@@ -104,27 +103,27 @@ async def run(job: Job, began: float) -> None:
             raise SetupError(
                 "\n".join([*job.tail, "", f"{job.name}: {command[0]} ended with {code}.", job.remedy])
             )
-    say(job, "ready", began)
+    report_progress(job, "ready", start)
 
 
-async def keep_company(jobs: list[Job], began: float) -> None:
+async def report_silence(jobs: list[Job], start: float) -> None:
     """Print a line when a job has printed nothing for a while."""
     while True:
         await asyncio.sleep(1)
         for job in jobs:
-            if time.monotonic() - job.said > QUIET_SECONDS:
-                say(job, f"still at it: {job.last}", began)
+            if time.monotonic() - job.reported_at > QUIET_SECONDS:
+                report_progress(job, f"in progress: {job.last}", start)
 
 
 async def obtain(jobs: list[Job]) -> None:
     """Run the jobs in parallel; the first failure ends all."""
-    began = time.monotonic()
+    start = time.monotonic()
     for job in jobs:
-        say(job, job.summary, began)
-    company = asyncio.create_task(keep_company(jobs, began))
+        report_progress(job, job.summary, start)
+    silence = asyncio.create_task(report_silence(jobs, start))
 
     async def watched(job: Job) -> None:
-        await run(job, began)
+        await run(job, start)
         jobs.remove(job)
 
     try:
@@ -132,7 +131,7 @@ async def obtain(jobs: list[Job]) -> None:
             for job in list(jobs):
                 group.create_task(watched(job))
     finally:
-        company.cancel()
+        silence.cancel()
 
 
 def fingerprint() -> str:
@@ -155,20 +154,20 @@ def mark(venv: Path) -> None:
     (venv / MARKER).write_text(json.dumps({"fingerprint": fingerprint(), "at": str(venv)}))
 
 
-def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
+def packages_job(venv: Path, extra: Sequence[str] = ()) -> Job:
     """Return the job that fills ``venv``; a conda environment already has its packages.
 
     Args:
         venv: The environment's folder.
-        more: Further packages or wheels.
+        extra: Further packages or wheels.
     """
     python = str(venv / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    remedy = "What failed is above. It can be started again at any time: make setup"
+    remedy = "The error is above. Start again at any time: make setup"
     if (venv / "conda-meta").is_dir():
-        command = [*pip, "--no-deps", "--editable", ".", "--editable", "./localkube", *more]
+        command = [*pip, "--no-deps", "--editable", ".", "--editable", "./localkube", *extra]
         return Job("packages", "this project, into the conda environment", [command], remedy)
-    # Plain mode compiles a small library once; where there is no compiler, one comes as a package.
+    # Plain mode compiles a small library once; without a compiler, one is installed as a package.
     compiler = "" if any(map(shutil.which, COMPILERS)) else ",compiler"
     commands = [
         [*pip, *wheels.pip_options(), "--constraint", "constraints.txt", "uv"],
@@ -177,20 +176,21 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
             "tools/install_packages.py",
             "--extras",
             f"clouds,workshop,elastic,tensorboard,transformers,lab,dev{compiler}",
-            *more,
+            *extra,
         ],
     ]
-    # The last file that a venv gets is pip's: one that was interrupted has none, and is made anew.
+    # A venv without pip, its last file, was interrupted and is recreated.
     if not all((venv / name).exists() for name in ("bin/python", "pyvenv.cfg", "bin/pip")):
         commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(venv)])
         remedy += "\nIf it was the venv that failed: on Debian, `apt-get install python3-venv`."
-    return Job("packages", "Python packages, pinned; downloads are most of it", commands, remedy)
+    return Job("packages", "Python packages, pinned; mostly downloads", commands, remedy)
 
 
 def control_plane_job(venv: Path) -> Job:
     """Return the job that finds, downloads or builds Kubernetes, and then the operators.
 
-    The environment's Python may have it as a package; while there is none, the Python of this script looks.
+    The environment's Python may have it as a package; before the environment exists, this script's Python is
+    used.
     """
     python = str(venv / "bin" / "python") if is_ready(venv) else sys.executable
     return Job(
@@ -205,7 +205,7 @@ def control_plane_job(venv: Path) -> Job:
 def start_in_background(job: Job) -> Path:
     """Start a job that outlives this process; return its log.
 
-    It ends with that program.
+    It ends with the program that replaces this process.
     """
     log = private_dir(cache_dir() / "controlplane") / "obtain.log"
     (command,) = job.commands
@@ -217,12 +217,12 @@ def start_in_background(job: Job) -> Path:
             stdout=output,
             stderr=output,
             env=os.environ | job.environment,
-            start_new_session=True,  # Ctrl-C is for the program in the foreground, which may go on
+            start_new_session=True,  # Ctrl-C is only for the program in the foreground
         )
     return log
 
 
-def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
+def exec_command(command: Sequence[str], seconds: float, began: float) -> NoReturn:
     """Execute ``command`` in this process; the set-up time is left for its report."""
     TIMES.parent.mkdir(exist_ok=True)
     parts = [{"name": "packages", "seconds": round(seconds, 1)}]
@@ -231,7 +231,7 @@ def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
     os.execvp(command[0], [*command])
 
 
-def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_alone: bool) -> None:
+def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_only: bool) -> None:
     """Set up what is missing, and execute the command, if any.
 
     Raises:
@@ -239,7 +239,7 @@ def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_
     """
     began, started = time.time(), time.monotonic()
     packages = [] if is_ready(venv) and not more else [packages_job(venv, more)]
-    beside = [] if more or packages_alone else [control_plane_job(venv)]  # else a package may bring it
+    beside = [] if more or packages_only else [control_plane_job(venv)]  # otherwise a package may contain it
     if command:
         for job in beside:
             print(f"setup: {job.name} in the background; its log is {start_in_background(job)}", flush=True)
@@ -252,7 +252,7 @@ def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_
     seconds = time.monotonic() - started
     print(f"setup: done in {seconds:.0f} s", flush=True)
     if command:
-        become(command, seconds, began)
+        exec_command(command, seconds, began)
 
 
 def main() -> int:
@@ -262,12 +262,14 @@ def main() -> int:
     parser.add_argument(
         "--wheel", action="append", default=[], help="a further package, such as make wheel's"
     )
-    parser.add_argument("--packages", action="store_true", help="no control plane beside them")
-    parser.add_argument("command", nargs="*", help="what to become when the packages are there")
+    parser.add_argument(
+        "--packages", action="store_true", help="install packages only, without the control plane"
+    )
+    parser.add_argument("command", nargs="*", help="the command to execute when the packages are installed")
     options = parser.parse_args()
     failures: list[BaseException] = []
     try:
-        set_up(options.venv.absolute(), options.command, options.wheel, packages_alone=options.packages)
+        set_up(options.venv.absolute(), options.command, options.wheel, packages_only=options.packages)
     except* (SetupError, LocalClusterError) as group:
         failures.extend(group.exceptions)
     for error in failures:
@@ -281,4 +283,4 @@ if __name__ == "__main__":
             signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("setup: interrupted; what was obtained is kept, `make setup` goes on from there")
+        sys.exit("setup: interrupted; completed parts are kept, `make setup` continues from there")

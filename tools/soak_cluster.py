@@ -1,14 +1,14 @@
 """Disturb a cluster of thirty attendees at random, and check that nothing is lost or left behind.
 
-``make soak`` takes an hour; ``HOURS=`` changes that, and ``SEED=7`` does the same again. Attendees create
-objects, run jobs, and use exec, logs and port-forward, while components are killed, nodes are stopped and
-isolated, and the disk is full for a while. At the end every object that the API has acknowledged is there
-with its content, nothing is held that was not held at the start, and the memory of kubelet and supervisor and
-etcd's size have not grown.
+``make soak`` takes an hour; ``HOURS=`` changes that, and ``SEED=7`` repeats a run. Attendees
+create objects, run jobs, and use exec, logs and port-forward, while components are killed, nodes are stopped
+and isolated, and the disk is full for a while. At the end every acknowledged object must exist with its
+content, no resource may have leaked, and the memory of kubelet and supervisor and the size of etcd must not
+have grown.
 
-``make soak CREATE=200`` creates and deletes so many clusters instead; nothing may be left of any.
+``CREATE=200`` creates and deletes 200 clusters instead, of which nothing may remain.
 
-What is done, and when, depends on the seed alone. It is printed as JSON, a line each, with what came of it.
+The disturbances and their times depend only on the seed. Each is printed as a line of JSON with its result.
 """
 
 import signal
@@ -43,10 +43,10 @@ def own_disk(folder: Path) -> Iterator[Path | None]:
     """Mount a small file system in ``folder`` that only this process and its children see.
 
     Yields:
-        Its mount point; None where the machine does not allow it.
+        Its mount point; None if the machine does not allow it.
     """
-    place = folder / "disk"
-    place.mkdir()
+    mount_point = folder / "disk"
+    mount_point.mkdir()
     user, group = os.getuid(), os.getgid()
     try:
         syscalls.unshare(syscalls.CLONE_NEWNS | (syscalls.CLONE_NEWUSER if user else 0))
@@ -55,23 +55,23 @@ def own_disk(folder: Path) -> Iterator[Path | None]:
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-        syscalls.mount("tmpfs", str(place), "tmpfs", 0, f"mode=700,size={DISK}")
+        syscalls.mount("tmpfs", str(mount_point), "tmpfs", 0, f"mode=700,size={DISK}")
     except OSError:
         yield None
         return
     try:
-        yield place
+        yield mount_point
     finally:
-        syscalls.unmount(str(place))
+        syscalls.unmount(str(mount_point))
 
 
 @contextlib.contextmanager
-def own_cluster(home: Path, *, keep: Path) -> Iterator[Any]:
+def own_cluster(state_dir: Path, *, keep: Path) -> Iterator[Any]:
     """Yield a local cluster with its own state directory; its logs are kept."""
     import kitlib as kit
     from localkube.paths import ClusterPaths
 
-    os.environ["XDG_STATE_HOME"] = str(home)
+    os.environ["XDG_STATE_HOME"] = str(state_dir)
     root = ClusterPaths(NAME).root
     cluster = kit.create_cluster("local", name=NAME, nodes=NODES)
     try:
@@ -83,54 +83,59 @@ def own_cluster(home: Path, *, keep: Path) -> Iterator[Any]:
             cluster.delete()
 
 
-def soak(options: argparse.Namespace, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def soak(options: argparse.Namespace, *, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Create a cluster, disturb it, and return the verdict."""
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder, own_disk(Path(folder)) as disk:
         from soak.attacks import ATTACKS
         from soak.plan import plan
-        from soak.week import Soak
+        from soak.soak import Soak
 
-        home, seconds = disk or Path(folder), options.hours * 3600
+        state_dir, seconds = disk or Path(folder), options.hours * 3600
         without = set() if disk else {"disk"}
         for lane in without:
-            say({"what": "left out", "lane": lane, "why": "this user may not mount a file system here"})
+            report({"what": "left out", "lane": lane, "why": "this user may not mount a file system here"})
         disturbances = plan(options.seed, seconds=seconds, without=without)
-        with own_cluster(home, keep=options.logs) as (cluster, root):
-            week = Soak(cluster, root, disk=disk, say=say)
-            week.start(options.attendees, attacks=2 if seconds < ATTACKS_FROM else len(ATTACKS))
-            week.disturb(disturbances, seconds=seconds)
-            return week.finish()
+        with own_cluster(state_dir, keep=options.logs) as (cluster, root):
+            run = Soak(cluster, root, disk=disk, report=report)
+            run.start(options.attendees, attacks=2 if seconds < ATTACKS_FROM else len(ATTACKS))
+            run.disturb(disturbances, seconds=seconds)
+            return run.finish()
 
 
-def create_and_delete(cycles: int, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def create_and_delete(cycles: int, *, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Create and delete a number of clusters, and return the verdict."""
     from soak.churn import churn
 
-    with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as home:
-        return churn(cycles, home=Path(home), say=say)
+    with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as state_dir:
+        return churn(cycles, state_dir=Path(state_dir), report=report)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if all invariants hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="by default another one")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="by default a random one")
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--attendees", type=int, default=30)
-    parser.add_argument("--logs", type=Path, default=KEPT, help="where the components' logs are kept")
+    parser.add_argument("--logs", type=Path, default=KEPT, help="the folder for the components' logs")
     parser.add_argument("--create", type=int, metavar="N", help="create and delete N clusters instead")
     options = parser.parse_args(argv)
 
-    def say(what: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(what) + "\n")  # at once: threads call it
+    def report(record: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(record) + "\n")  # in one call, as threads share it
         sys.stdout.flush()
 
-    Stopping()  # a signal deletes the cluster, too
+    Stopping()  # signals also delete the cluster
     if options.create:
-        verdict = create_and_delete(options.create, say=say)
+        verdict = create_and_delete(options.create, report=report)
     else:
-        say({"seed": options.seed, "again": f"make soak SEED={options.seed} HOURS={options.hours:g}"})
-        verdict = soak(options, say=say)
-    say(verdict)
+        report(
+            {
+                "seed": options.seed,
+                "again": f"make soak SEED={options.seed} HOURS={options.hours:g}",
+            }
+        )
+        verdict = soak(options, report=report)
+    report(verdict)
     return 1 if verdict["problems"] else 0
 
 

@@ -1,13 +1,13 @@
 """Disturb an elastic run at random, and check that no training step was lost or repeated.
 
-``dev.py soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and for ten minutes
-kills and stops processes, cuts nodes off, switches them off, and scales; each undone after a while. When the
-run has come to its end, every step must have counted its samples, as many as there are in all its epochs, and
-each loss must be that of an undisturbed run, to 1e-9.
+``dev.py soak-elastic`` creates a local cluster, trains with ``trainers/digits_elastic.py``, and for ten
+minutes kills and stops processes, isolates nodes, stops them, and scales; each is undone after a while. When
+the run has finished, the samples of all steps must add up to those of all epochs, and each loss must equal
+that of an undisturbed run to 1e-9.
 
-What is done, and when, depends on the seed alone: ``tools/dev.py soak-elastic SEED=7``, or
-``.venv/bin/python tools/soak_elastic.py --seed 7 --events 200 --seconds 600``. It is printed as JSON, a line
-each, with what came of it. The node of the rendezvous store stays on: losing that is another lesson.
+The disturbances and their times depend only on the seed: ``tools/dev.py soak-elastic SEED=7``, or
+``.venv/bin/python tools/soak_elastic.py --seed 7 --events 200 --seconds 600``. Each is printed as a
+line of JSON with its result. The node of the rendezvous store is not stopped, as the run cannot survive that.
 """
 
 import argparse
@@ -36,18 +36,18 @@ MIN_WORKERS, MAX_WORKERS, FIRST_WORKERS = 1, 4, 3
 EXACT = 1e-9
 WEIGHTS = {"kill": 10, "scale": 4, "pause": 3, "cut": 2, "switch off": 1}
 UNDO = {"pause": "resume", "cut": "heal", "switch off": "switch on"}
-UNDONE_AFTER = (2.0, 10.0)  # seconds, at least and at most
+UNDONE_AFTER = (2.0, 10.0)  # minimum and maximum seconds
 END_SECONDS = 1200
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Something to be done.
+    """One planned disturbance.
 
     Attributes:
-        at: Seconds from the beginning.
+        at: Seconds from the start.
         what: A key of :data:`WEIGHTS`, or a value of :data:`UNDO`.
-        pick: Between 0 and 1: which of the ranks, nodes or numbers that there are at that time.
+        pick: Between 0 and 1; selects a rank, node or number of those that exist at that time.
     """
 
     at: float
@@ -58,7 +58,7 @@ class Disturbance:
 def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
     """Plan the disturbances; the same arguments give the same plan.
 
-    At most one process hangs and one node is out of reach at a time. What hangs or is out is back at the end.
+    At most one process hangs and one node is unreachable at a time. All have recovered at the end.
 
     Example:
         >>> plan(7, events=2, seconds=10) == plan(7, events=2, seconds=10)
@@ -97,18 +97,18 @@ class Soak:
     """One disturbed run.
 
     Args:
-        cluster: Where; it needs nodes that can be switched off.
-        seconds: How long the training lasts at least, if nothing happens to it.
-        say: Called with what happens, as a dict.
+        cluster: A cluster whose nodes can be stopped.
+        seconds: The duration of undisturbed training.
+        report: Called with each event, as a dict.
     """
 
     def __init__(
-        self, cluster: kit.Cluster, *, seconds: float, say: Callable[[dict[str, Any]], None]
+        self, cluster: kit.Cluster, *, seconds: float, report: Callable[[dict[str, Any]], None]
     ) -> None:
-        self.cluster, self.say = cluster, say
+        self.cluster, self.report = cluster, report
         self.epochs = max(2, round(seconds / STEP_SECONDS / PER_EPOCH))
         self.workers = FIRST_WORKERS
-        self._out = ""  # the node that is cut off, or switched off
+        self._offline_node = ""  # the node that is isolated or stopped
         self._steps: dict[int, tuple[float, int]] = {}
         self._problems: list[str] = []
 
@@ -127,7 +127,7 @@ class Soak:
         )
         self.run = kit.launch(job, cluster=self.cluster)
         deadline = time.monotonic() + END_SECONDS
-        while not self.listen() and time.monotonic() < deadline:
+        while not self.read_events() and time.monotonic() < deadline:
             time.sleep(1)
         pods = self.cluster.kube.get_all("Pod", labels=f"trainyard/run={self.run.name}")
         stores = {pod["spec"].get("nodeName") for pod in pods if "store" in pod["metadata"]["name"]}
@@ -140,17 +140,17 @@ class Soak:
 
     def disturb(self, disturbances: Iterable[Disturbance]) -> int:
         """Apply the disturbances in order; return how many were possible."""
-        began, done = time.monotonic(), 0
+        start, count = time.monotonic(), 0
         for disturbance in disturbances:
-            while (left := began + disturbance.at - time.monotonic()) > 0:
-                time.sleep(min(left, 2))
+            while (remaining := start + disturbance.at - time.monotonic()) > 0:
+                time.sleep(min(remaining, 2))
             try:
-                message, done = str(self._do(disturbance)), done + 1
-            except KitError as error:  # for example, no worker runs just then
-                message = f"could not be done: {error.what}"
-            self.say(asdict(disturbance) | {"after": round(time.monotonic() - began, 2), "came": message})
-            self.listen()
-        return done
+                message, count = str(self._do(disturbance)), count + 1
+            except KitError as error:  # for example, no worker is running
+                message = f"failed: {error.what}"
+            self.report(asdict(disturbance) | {"after": round(time.monotonic() - start, 2), "came": message})
+            self.read_events()
+        return count
 
     def _do(self, disturbance: Disturbance) -> object:
         match disturbance.what:
@@ -161,21 +161,23 @@ class Soak:
             case "scale":
                 return self._scale(MIN_WORKERS + int(disturbance.pick * (MAX_WORKERS - MIN_WORKERS + 1)))
             case "cut" | "switch off":
-                self._out = self._node(disturbance.pick)
-                (self.cluster.isolate if disturbance.what == "cut" else self.cluster.stop_node)(self._out)
+                self._offline_node = self._node(disturbance.pick)
+                (self.cluster.isolate if disturbance.what == "cut" else self.cluster.stop_node)(
+                    self._offline_node
+                )
             case "heal":
-                self.cluster.reconnect(self._out)
+                self.cluster.reconnect(self._offline_node)
             case "switch on":
-                self.cluster.start_node(self._out)
-                return f"{self._out}; {self._scale(self.workers)}"  # its workers ended with it
-        return self._out
+                self.cluster.start_node(self._offline_node)
+                return f"{self._offline_node}; {self._scale(self.workers)}"  # its workers ended with it
+        return self._offline_node
 
     def _node(self, pick: float) -> str:
         """Return a node whose loss leaves some worker: no controller replaces plain pods."""
         nodes = {pod["node"] for pod in self.run.pods() if pod["status"] == "Running"}
         first = int(pick * len(self.nodes))
-        order = [*self.nodes[first:], *self.nodes[:first]]
-        return next((node for node in order if nodes - {node}), order[0])
+        candidates = [*self.nodes[first:], *self.nodes[:first]]
+        return next((node for node in candidates if nodes - {node}), candidates[0])
 
     def _scale(self, workers: int) -> object:
         self.workers = workers
@@ -186,29 +188,29 @@ class Soak:
         frame = self.run.metrics("rendezvous")
         return 1 if frame.empty else int(frame.sort_values("time").iloc[-1]["world_size"])
 
-    def listen(self) -> int:
+    def read_events(self) -> int:
         """Read the workers' events; return the number of known steps."""
         with contextlib.suppress(KitError):
             for row in self.run.metrics("step").itertuples():
                 loss, samples = self._steps.setdefault(row.step, (row.loss, int(row.samples)))
                 if abs(loss - row.loss) > EXACT or samples != row.samples:
-                    self._problems.append(f"step {row.step} was told twice, and differently")
+                    self._problems.append(f"step {row.step} was reported twice with different values")
         return len(self._steps)
 
     def finish(self) -> None:
         """Restore all workers, and wait for the end.
 
         Raises:
-            RuntimeError: It did not come in time, or the run failed.
+            RuntimeError: The run failed, or did not finish in time.
         """
         self._scale(FIRST_WORKERS)
         deadline = time.monotonic() + END_SECONDS
         while not self.run.status.finished:
-            self.say({"what": "wait", "steps": self.listen(), "of": self.epochs * PER_EPOCH})
+            self.report({"what": "wait", "steps": self.read_events(), "of": self.epochs * PER_EPOCH})
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the run has not ended after {END_SECONDS} s: {self.run.status}")
             time.sleep(5)
-        self.listen()
+        self.read_events()
         if self.run.status.phase != "Succeeded":
             raise RuntimeError(f"the run failed: {self.run.status}")
 
@@ -218,12 +220,12 @@ class Soak:
         problems = list(self._problems)
         missing = sorted(reference.keys() - self._steps.keys())
         if missing:
-            problems.append(f"{len(missing)} steps were not told, the first {missing[:5]}")
+            problems.append(f"{len(missing)} steps were not reported, the first {missing[:5]}")
         counted = sum(samples for _, samples in self._steps.values())
         if counted != self.epochs * IMAGES:
             problems.append(f"{counted} samples counted, not {self.epochs * IMAGES}")
-        both = reference.keys() & self._steps.keys()
-        furthest = max((abs(reference[rank][0] - self._steps[rank][0]) for rank in both), default=0.0)
+        common = reference.keys() & self._steps.keys()
+        furthest = max((abs(reference[rank][0] - self._steps[rank][0]) for rank in common), default=0.0)
         if furthest > EXACT:
             problems.append(f"a loss differs by {furthest:g}")
         figures = {"steps": len(self._steps), "epochs": self.epochs, "samples": counted, "furthest": furthest}
@@ -235,16 +237,18 @@ def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
     """Return loss and samples of each step of the same training by one process."""
     command = [sys.executable, str(config.find(TRAINER)), *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=1200)
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    process = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=True, timeout=1200
+    )
+    events = [json.loads(line) for line in process.stdout.splitlines()]
     return {event["step"]: (event["loss"], event["samples"]) for event in events if event["event"] == "step"}
 
 
 @contextlib.contextmanager
 def own_cluster() -> Iterator[kit.Cluster]:
-    """A local cluster with its own state directory."""
+    """Create a local cluster with its own state directory."""
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder:
-        before = os.environ.get("XDG_STATE_HOME")
+        previous = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(Path(folder) / "state")
         try:
             cluster = kit.create_cluster("local", name="soak", nodes=4)
@@ -254,20 +258,20 @@ def own_cluster() -> Iterator[kit.Cluster]:
                 cluster.delete()
         finally:
             os.environ.pop("XDG_STATE_HOME")
-            os.environ |= {"XDG_STATE_HOME": before} if before else {}
+            os.environ |= {"XDG_STATE_HOME": previous} if previous else {}
 
 
 def soak(
-    cluster: kit.Cluster, *, seed: int, events: int, seconds: float, say: Callable[..., Any]
+    cluster: kit.Cluster, *, seed: int, events: int, seconds: float, report: Callable[..., Any]
 ) -> dict[str, Any]:
     """Disturb a run on a cluster; return the verdict."""
     disturbances = plan(seed, events=events, seconds=seconds)
-    running_soak = Soak(cluster, seconds=seconds, say=say)
+    running_soak = Soak(cluster, seconds=seconds, report=report)
     running_soak.start()
     try:
-        done = running_soak.disturb(disturbances)
+        count = running_soak.disturb(disturbances)
         running_soak.finish()
-        return {"seed": seed, "disturbances": len(disturbances), "done": done} | running_soak.verdict()
+        return {"seed": seed, "disturbances": len(disturbances), "done": count} | running_soak.verdict()
     finally:
         running_soak.run.delete()
 
@@ -275,19 +279,19 @@ def soak(
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=None, help="by default another one each time")
+    parser.add_argument("--seed", type=int, default=None, help="by default a random one")
     parser.add_argument("--events", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=600)
     options = parser.parse_args(argv)
     seed = random.randrange(10**6) if options.seed is None else options.seed
 
-    def say(what: dict[str, Any]) -> None:
-        print(json.dumps(what), flush=True)
+    def report(record: dict[str, Any]) -> None:
+        print(json.dumps(record), flush=True)
 
-    say({"seed": seed, "again": f"tools/dev.py soak-elastic SEED={seed}"})
+    report({"seed": seed, "again": f"tools/dev.py soak-elastic SEED={seed}"})
     with own_cluster() as cluster:
-        verdict = soak(cluster, seed=seed, events=options.events, seconds=options.seconds, say=say)
-    say(verdict)
+        verdict = soak(cluster, seed=seed, events=options.events, seconds=options.seconds, report=report)
+    report(verdict)
     return 1 if verdict["problems"] else 0
 
 

@@ -1,8 +1,8 @@
 """Fold the solutions of notebooks: a stored solution is a Markdown cell whose ``<details>`` has its code.
 
-GitHub and nbviewer fold nothing else, and *Run all* leaves the exercises to the learner. Tests of notebooks
-execute solutions in the place of their exercises: `unfold` makes code cells of them, with the same ids and
-tags, and `fold` is its inverse. What a solution prints is below its code, and compared where it is tagged so.
+GitHub and nbviewer can only fold Markdown, and *Run all* leaves the exercises to the learner. Tests of
+notebooks execute solutions instead of exercises: `unfold` converts them to code cells with the same ids and
+tags, and `fold` is its inverse. A solution's output is below its code, and is compared if the cell is tagged.
 """
 
 import re
@@ -15,7 +15,7 @@ FOLDED = "<details><summary>Solution</summary>\n\n```python\n{}\n```\n{}\n</deta
 PRINTED = "\nIt prints:\n\n```text\n{}\n```\n"
 CODE = re.compile(r"```python\n(.*?)\n```\n", re.DOTALL)
 TEXT = re.compile(r"\nIt prints:\n\n```text\n(.*?)\n```\n", re.DOTALL)
-PROGRESS = re.compile(r"(?:kit\.check|run [\w-]+): .*")  # a line that the kit displays, and does not print
+PROGRESS = re.compile(r"(?:kit\.check|run [\w-]+): .*")  # lines that the kit displays rather than prints
 
 
 def is_solution(cell: NotebookNode) -> bool:

@@ -1,10 +1,10 @@
-"""Store the outputs of executed notebooks in the course's own, so that GitHub shows what a learner sees.
+"""Store outputs in the course's notebooks, so that GitHub shows what a learner sees.
 
     .venv/bin/python tools/run_notebooks.py 05 && .venv/bin/python tools/store_outputs.py 05
 
-Outputs are text, HTML and pictures of at most 256 colours; live widgets leave their last picture. Names of
-this machine's folders, of its user and of the run's cluster are replaced. The metadata has a digest of the
-cells that were executed: ``tests/unit/test_hygiene.py`` refuses outputs of other sources.
+Outputs are text, HTML and pictures of at most 256 colours; live widgets are stored as their last picture.
+Names of this machine's folders, its user and the run's cluster are replaced. The metadata has a digest of the
+executed cells, with which ``tests/unit/test_hygiene.py`` rejects outputs of other sources.
 """
 
 import argparse
@@ -48,19 +48,19 @@ def store(notebook: Path, executed: Path) -> int:
     """Write the outputs of ``executed`` to ``notebook``; return its size in bytes.
 
     Raises:
-        ValueError: A cell is another, was not executed, or ended in an error, or the notebook is too large.
+        ValueError: A cell differs, was not executed or ended in an error, or the notebook is too large.
     """
     stored = unfold(nbformat.read(notebook, as_version=4))
     run = {cell.id: cell for cell in nbformat.read(executed, as_version=4).cells}
     cluster = next((name for cell in run.values() if (name := _cluster(cell))), COURSE)
     code = [cell for cell in stored.cells if cell.cell_type == "code"]
     for number, cell in enumerate(code, 1):
-        done = run.get(cell.id)
-        if done is None or done.source != cell.source or done.execution_count is None:
-            raise ValueError(f"{cell.id} of {executed} is another cell, or was not executed: run it again")
+        cell_run = run.get(cell.id)
+        if cell_run is None or cell_run.source != cell.source or cell_run.execution_count is None:
+            raise ValueError(f"{cell.id} of {executed} differs or was not executed: run it again")
         cell.outputs = [
             cleaned
-            for output in done.outputs
+            for output in cell_run.outputs
             if (cleaned := _output(output, number, cluster, cell.id)) is not None
         ]
         cell.execution_count = number
@@ -91,8 +91,8 @@ def _output(output: NotebookNode, number: int, cluster: str, cell: str) -> Noteb
         data["image/png"] = _smaller(output.data["image/png"])
     if not data:
         return None
-    more = {"execution_count": number} if output.output_type == "execute_result" else {}
-    return NotebookNode(output | {"data": NotebookNode(data), "metadata": NotebookNode()} | more)
+    count = {"execution_count": number} if output.output_type == "execute_result" else {}
+    return NotebookNode(output | {"data": NotebookNode(data), "metadata": NotebookNode()} | count)
 
 
 def _public(text: str, cluster: str) -> str:
@@ -110,14 +110,12 @@ def _smaller(png: str) -> str:
         return base64.b64encode(smaller.getvalue()).decode()
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Store the outputs of executed notebooks.")
-    parser.add_argument(
-        "notebooks", nargs="*", help="numbers or names; all that were executed if none is given"
-    )
+    parser.add_argument("notebooks", nargs="*", help="numbers or names; by default all executed ones")
     parser.add_argument("--reports", type=Path, default=ROOT / "reports", help="of tools/run_notebooks.py")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     for path in find(arguments.notebooks, NOTEBOOKS):
         executed = arguments.reports / path.name
         if executed.exists() or arguments.notebooks:

@@ -1,7 +1,7 @@
 """Write the images' requirements.txt: packages of programs in pods that the official image lacks.
 
-Each program says in its first lines which packages it imports (inline script metadata, PEP 723). The file has
-their closure, pinned as in constraints.txt, so that what runs on a cloud is what ran here.
+Each program declares its packages in inline script metadata (PEP 723). The file has their closure, pinned as
+in constraints.txt, so that clouds run the tested versions.
 Run: ``.venv/bin/python tools/trainer_image.py``.
 """
 
@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pin import closure  # noqa: E402
 
 TRAINERS = ROOT / "trainers"
-FETCH = TRAINERS / "fetch_trainer.py"  # no trainer: it brings one
-# Other programs that run in pods of this image, or can.
+FETCH = TRAINERS / "fetch_trainer.py"  # downloads a trainer
+# Other programs that can run in pods of this image.
 OTHERS = (
     FETCH,
     ROOT / "programs" / "dataset" / "prepare_dataset.py",
@@ -28,8 +28,8 @@ OTHERS = (
     ROOT / "notebooks" / "scripts" / "train.py",
 )
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
-ZOO_REQUIREMENTS = ROOT / "images" / "model-zoo" / "requirements.txt"  # of the parameter server alone
-# What the official image brings, with all that it needs.
+ZOO_REQUIREMENTS = ROOT / "images" / "model-zoo" / "requirements.txt"  # only of the parameter server
+# Packages of the official image; their requirements are left out as well.
 BASE = ("torch", "torchvision")
 PYTHON = {
     "python_version": "3.12",

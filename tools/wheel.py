@@ -1,12 +1,13 @@
-"""Make the wheels of Kubernetes and of the operators, for machines without Go.
+"""Build the wheels of Kubernetes and of the operators, for machines without Go.
 
-Two, as an index refuses a file of 100 MB: ``trainyard-kit-controlplane`` and ``trainyard-kit-operators``.
+There are two, because an index rejects a file of 100 MB: ``trainyard-kit-controlplane`` and
+``trainyard-kit-operators``.
 
     .venv/bin/python tools/wheel.py --output dist          # for this machine's architecture
     .venv/bin/python tools/wheel.py --output dist amd64 arm64
 
-Built without cgo, the program is static, so the tags manylinux_2_17 are true. Another architecture than this
-one is cross-compiled, and kept in the cache as well. Plain mode's library is compiled by zig.
+Programs built without cgo are static, so the tag manylinux_2_17 is correct. Other architectures are
+cross-compiled and also cached. zig compiles plain mode's library.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def control_plane(architecture: str, scratch: Path, report: Report) -> dict[Path
 
     Args:
         architecture: ``amd64`` or ``arm64``.
-        scratch: A folder for what is made for this wheel alone.
+        scratch: A folder for files of this wheel.
         report: Called with lines of progress.
 
     Raises:
@@ -51,10 +52,10 @@ def control_plane(architecture: str, scratch: Path, report: Report) -> dict[Path
     """
     binaries_by_name = dict.fromkeys(binaries.build_for(architecture, report=report), build.fingerprint())
     if importlib.util.find_spec("ziglang") is None:
-        report("Without plain mode's library, which needs the Python package ziglang: machines compile it")
+        report("Without plain mode's library, which needs the package ziglang; machines compile it")
         return binaries_by_name
     machine = MACHINES[architecture]
-    # zig has the symbols of that C library, so that the wheel's tag is true of this part as well.
+    # zig has the symbols of that glibc, so that the wheel's tag is correct for this part as well.
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17"]
     report(f"Compiling plain mode's library for {architecture}")
     preload.compile_library(compiler, scratch / preload.NAME)
@@ -86,7 +87,7 @@ def make(name: str, architecture: str, output: Path, *, report: Report) -> Path:
     """Make a wheel for one architecture and return it.
 
     Args:
-        name: Of `WHEELS`.
+        name: A key of `WHEELS`.
         architecture: ``amd64`` or ``arm64``.
         output: The folder for it.
         report: Called with lines of progress.
@@ -134,14 +135,14 @@ def version() -> str:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
-def _pack(project: Path, goal: Path, architecture: str) -> None:
+def _pack(project: Path, folder: Path, architecture: str) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-build-isolation", "--wheel-dir", str(goal), str(project)]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder), str(project)]
     environment = os.environ | {"TRAINYARD_PLATFORM": f"manylinux_2_17_{MACHINES[architecture]}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
         raise LocalClusterError(
-            f"the wheel could not be packed:\n{done.stdout}{done.stderr}",
+            f"the wheel could not be packed:\n{process.stdout}{process.stderr}",
             about=str(project),
             fix="pip install 'setuptools>=77'",
         )
@@ -149,7 +150,7 @@ def _pack(project: Path, goal: Path, architecture: str) -> None:
 
 def _architecture(text: str) -> str:
     if text not in MACHINES:  # argparse's choices refuse an empty list in Python 3.11
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MACHINES)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(MACHINES)}")
     return text
 
 

@@ -1,6 +1,6 @@
-"""The measures, by name, in the order in which they run; those of `FELT` are what ``make bench`` takes.
+"""The measures by name, in the order in which they run; ``make bench`` runs those of `FELT`.
 
-Each module has ``measure(lab)``, which returns lines of the table; what a line compares is said there.
+Each module has ``measure(lab)``, which returns rows of the table; its docstring describes the comparison.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from bench.measures import (
 )
 from bench.results import Result
 
-FELT: dict[str, Callable[[Lab], list[Result]]] = {  # what somebody in a workshop waits for
+FELT: dict[str, Callable[[Lab], list[Result]]] = {  # waits that attendees of a workshop notice
     "command": command.measure,
     "creation": creation.measure,
     "pod_start": pod_start.measure,

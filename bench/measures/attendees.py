@@ -1,11 +1,11 @@
 """Thirty attendees launch a job of two pods each at the same time; measured until the last succeeds.
 
-Each has a namespace and launches by the kit, in a thread of its own. The clock runs from the first launch to
-the last run that has succeeded: 60 pods on two cores, four nodes, an epoch of the digits each. The kubelets
-get the same jobs. The ideal is computed: thirty times what a bare torchrun of two ranks takes, which has both
-cores to itself; with a forkserver a pod need not import torch, so it can be beaten.
+Each has a namespace, and launches with the kit in a separate thread. Measured is the time from the first
+launch to the last success: 60 pods on two cores and four nodes, one epoch of the digits each. The kubelets
+get the same jobs. The ideal is computed: thirty times the duration of a bare torchrun with two ranks on both
+cores; the kit can be faster, because pods started by the forkserver need not import torch.
 
-Bounded by two cores: each rank imports torch where no forkserver starts it, and a rendezvous waits for both.
+Bounded by two cores: without a forkserver each rank imports torch, and the rendezvous waits for both ranks.
 """
 
 import math
@@ -28,14 +28,14 @@ RANKS, FLAGS = 2, {"epochs": 1}
 ROUNDS, SECONDS = 1, Limit(25, of="value", unit="s")  # rounds of minutes
 RUN_SECONDS = 400
 BARE = "bare"
-SILENT = "its API server left an attendee without an answer while the pods imported torch"
+SILENT = "its API server did not answer an attendee while the pods imported torch"
 
 
 def measure(lab: Lab) -> list[Result]:
     """Launch all jobs, alternating between sides."""
     lab.clear(KWOK)
     count = QUICK_ATTENDEES if lab.quick else ATTENDEES
-    sides = {"ours": lambda: _all_train(lab, lab.ours, count), BARE: lambda: _ideal(lab, count)}
+    sides = {"ours": lambda: _train_all(lab, lab.ours, count), BARE: lambda: _ideal(lab, count)}
     if lab.real is not None:
         sides[KUBELET] = lambda: _if_it_answers(lab, count)
     training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=None)  # the forkserver has loaded then
@@ -60,26 +60,26 @@ def _ideal(lab: Lab, count: int) -> float:
 def _if_it_answers(lab: Lab, count: int) -> float:
     """Return the seconds on real kubelets; NaN if an attendee saw an error."""
     cluster = lab.real
-    assert cluster, "its absence was asked before"
+    assert cluster, "its availability was checked before"
     try:
-        return _all_train(lab, cluster, count)
+        return _train_all(lab, cluster, count)
     except KitError as error:
         lab.report(f"an attendee saw: {error.what}")
         lab.clear(KUBELET)
         return math.nan
 
 
-def _all_train(lab: Lab, cluster: Cluster, count: int) -> float:
+def _train_all(lab: Lab, cluster: Cluster, count: int) -> float:
     lab.report(f"{count} attendees train at once, {cluster.name}")
     names = [f"attendee-{number:02}" for number in range(1, count + 1)]
     for name in names:
         cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         wait_account(cluster.kube.within(name))
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         with ThreadPoolExecutor(count) as pool:
             list(pool.map(lambda name: _train(cluster, name), names))
-        return time.monotonic() - began
+        return time.monotonic() - start
     finally:
         for name in names:
             cluster.kube.delete("Namespace", name)
@@ -89,6 +89,6 @@ def _all_train(lab: Lab, cluster: Cluster, count: int) -> float:
 
 def _train(cluster: Cluster, namespace: str) -> None:
     """Launch a job as an attendee would, and wait until it has succeeded."""
-    theirs = ExistingCluster(namespace, kubeconfig=cluster.kubeconfig, namespace=namespace)
-    run = kit.launch(kit.IndexedJob(training.TRAINER, nodes=RANKS, args=FLAGS), cluster=theirs)
+    attendee_cluster = ExistingCluster(namespace, kubeconfig=cluster.kubeconfig, namespace=namespace)
+    run = kit.launch(kit.IndexedJob(training.TRAINER, nodes=RANKS, args=FLAGS), cluster=attendee_cluster)
     run.wait(timeout=RUN_SECONDS)

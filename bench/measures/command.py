@@ -1,6 +1,6 @@
 """The duration of the commands ``trainyard cluster create`` and ``delete``.
 
-Beside creation by the library (``creation``), a command has the start of Python and its imports.
+In addition to the creation itself (``creation``), a command starts Python and its imports.
 """
 
 import subprocess
@@ -36,8 +36,8 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _run(*words: str) -> float:
+def _run(*arguments: str) -> float:
     """Run the command; return its duration in seconds."""
-    began = time.monotonic()
-    subprocess.run([*PROGRAM, *words], check=True, capture_output=True)
-    return time.monotonic() - began
+    start = time.monotonic()
+    subprocess.run([*PROGRAM, *arguments], check=True, capture_output=True)
+    return time.monotonic() - start

@@ -1,13 +1,13 @@
 """From creation to the first running pod: four nodes of this kit, of real kubelets, and of kwok.
 
-All sides start the same release of Kubernetes from the cache, we our own build of it, and end when a watch
-has seen the pod Running on one of four nodes. Ours is a process, and kwok's is pretended; the kubelets' is a
-container of runc's, and their clock begins with their namespaces made and their images in place: what kind
-adds (a container for each node, kubeadm, CoreDNS) is not in it. Ours is the cluster that a user gets: its
-forkserver loads meanwhile. The first job, of the digits, is launched when the first pod runs.
+All sides start the same release of Kubernetes from the cache, the kit its own build of it, and end when a
+watch reports a pod as Running on one of four nodes. Our pod is a process, kwok's is simulated, the kubelets'
+is a container of runc. The kubelets' time starts when their namespaces and images exist, without what kind
+adds: a container for each node, kubeadm, CoreDNS. Our cluster is created as by a user, and its forkserver
+loads in the background. The first job, of the digits, is launched when the first pod runs.
 
-Bounded by the API server: 1.4 of 2.7 s until it serves, most of it one core's work (OpenAPI documents,
-garbage collection), then 170 requests for roles one after the other, and the controllers' caches.
+Bounded by the API server: of 2.7 s, 1.4 pass until it serves, mostly with work on one core (OpenAPI
+documents, garbage collection); then come 170 sequential requests for roles, and the controllers' caches.
 """
 
 import math
@@ -23,18 +23,18 @@ from kitlib.k8s.client import Kube
 
 LIMITS = {KUBELET: Limit(0.2), KWOK: None}
 RANKS, FLAGS = 4, {"epochs": 1}
-Sample = tuple[float, float]  # seconds until the first pod ran, and until a first job had trained
+Sample = tuple[float, float]  # seconds until the first pod ran, and until the first job finished
 
 
 def measure(lab: Lab) -> list[Result]:
     """Create and delete clusters, alternating between sides."""
     lab.clear()
-    sides = {"ours": lambda: _ours(lab)}
+    sides = {"ours": lambda: _local(lab)}
     if lab.has(KUBELET):
         sides[KUBELET] = lambda: _kubelets(lab)
     if lab.has(KWOK):
         sides[KWOK] = lambda: _kwok(lab)
-    for side in sides.values():  # the first one finds cold caches, and may bake what later ones use
+    for side in sides.values():  # the first one fills caches that later ones use
         side()
     samples = alternate(sides, lab.rounds)
     pods, lessons = ({side: [pair[n] for pair in pairs] for side, pairs in samples.items()} for n in (0, 1))
@@ -47,25 +47,25 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _ours(lab: Lab) -> Sample:
+def _local(lab: Lab) -> Sample:
     lab.report("creating one of our clusters")
-    began = time.monotonic()
+    start = time.monotonic()
     with lab.cluster() as cluster:
-        return _first_pod(cluster.kube) - began, _first_job(cluster) - began
+        return _first_pod(cluster.kube) - start, _first_job(cluster) - start
 
 
 def _kubelets(lab: Lab) -> Sample:
     lab.report("creating a cluster of real kubelets")
     with lab.kubelet_cluster() as peer:
-        began = time.monotonic()
-        return _first_pod(peer.start().kube) - began, _first_job(peer.cluster) - began
+        start = time.monotonic()
+        return _first_pod(peer.start().kube) - start, _first_job(peer.cluster) - start
 
 
 def _kwok(lab: Lab) -> Sample:
     lab.report("creating one of kwok's clusters")
-    began = time.monotonic()
+    start = time.monotonic()
     with lab.kwok_cluster() as peer:
-        return _first_pod(peer.add_nodes().kube) - began, math.nan
+        return _first_pod(peer.add_nodes().kube) - start, math.nan
 
 
 def _first_job(cluster: Cluster) -> float:
@@ -76,7 +76,7 @@ def _first_job(cluster: Cluster) -> float:
 
 def _first_pod(kube: Kube) -> float:
     """Create a pod as soon as the cluster accepts it; return the time when it is Running."""
-    wait_account(kube)  # peers come back before it is there
+    wait_account(kube)  # peers return before it exists
     with Watch(kube, "Pod") as watch:
         kube.create(objects.read("sleeper"))
         running, _ = watch.until(

@@ -1,9 +1,9 @@
-"""Thirty elastic workers launched, whose pods the kit creates, beside the same number in a Job, whose the Job
-controller creates: from `kit.launch` to the last started container.
+"""From `kit.launch` to the last started container: thirty elastic workers, compared with a Job of thirty.
 
-The pods sleep, so that no training takes the cores while others start.
+The kit creates the pods of elastic workers, the Job controller those of the Job. The pods sleep, so that
+training does not slow down the start of others.
 
-Bounded by the pods' start: two cores, and the kubelet's requests.
+Bounded by starting pods: two cores, and the kubelet's requests.
 """
 
 import time
@@ -19,7 +19,7 @@ from kitlib.jobs.base import Job
 from kitlib.k8s import names
 
 WORKERS, QUICK_WORKERS = 30, 5
-LIMIT = Limit(1.1)  # the rendezvous store is a pod, too
+LIMIT = Limit(1.1)  # the rendezvous store is also a pod
 
 
 def measure(lab: Lab) -> list[Result]:
@@ -32,7 +32,7 @@ def measure(lab: Lab) -> list[Result]:
         "elastic": elastic.patch({"template": _sleeping("worker")}),
         "job": fixed.patch({"spec": {"template": _sleeping("pytorch")}}),
     }
-    _launch(lab, jobs["job"], count)  # a start waits for a forkserver that still imports
+    _launch(lab, jobs["job"], count)  # the first start waits until the forkserver has imported torch
     samples = alternate({side: partial(_launch, lab, job, count) for side, job in jobs.items()}, lab.rounds)
     return [
         Result(
@@ -57,7 +57,7 @@ def _launch(lab: Lab, job: Job, count: int) -> float:
     kube = lab.ours.kube
     started: set[str] = set()
     with Watch(kube, "Pod") as watch:
-        began = time.monotonic()
+        start = time.monotonic()
         run = kit.launch(job, cluster=lab.ours)
 
         def all_started(kind: str, pod: dict[str, Any]) -> bool:
@@ -65,7 +65,7 @@ def _launch(lab: Lab, job: Job, count: int) -> float:
                 started.add(pod["metadata"]["uid"])
             return len(started) == count
 
-        seen, _ = watch.until(all_started, what=f"{count} workers started")
+        end, _ = watch.until(all_started, what=f"{count} workers started")
     run.delete()
     wait_gone(kube, labels=f"{names.RUN}={run.name}")
-    return seen - began
+    return end - start

@@ -1,17 +1,17 @@
 """From a membership change to the next step: the elastic launcher and a stock ``torchrun``.
 
-A worker of two is killed; one of three hangs; two become four. Nodes are processes of this machine. The
-limits of nodes are those of the lab, 1:8: a stock rendezvous then waits 30 s for more. In its best case the
-run is full when all are back, and it does not wait for workers: the lines without a goal.
+One of two workers is killed; one of three hangs; two become four. Nodes are processes of this machine. The
+limits are 1:8 nodes: a stock rendezvous then waits 30 s for more. In its best case the run has reached its
+maximum again and does not wait: the rows without a goal.
 
-A stock run whose worker hangs waits for gloo, for minutes. One whose worker was killed goes on after some
-35 s, or not for minutes either: at each restart a worker of one node connected to one that had just been
-stopped on the other ("Gloo connectFullMesh failed, connection refused").
+If a worker hangs, a stock run waits minutes for gloo. If a worker is killed, it continues after about 35 s,
+or only after minutes: at each restart a worker connected to one that had just been stopped on another node
+("Gloo connectFullMesh failed, connection refused").
 
-Beside torchft, two replica groups of one rank, heartbeats expire after a second there, and after one and a
-half here, as by default.
+With torchft (two replica groups of one rank), heartbeats expire after one second; ours after one and a half,
+the default.
 
-Bounded by the survivor, which notices at its next collective, and by two readings of the rendezvous'
+Bounded by the survivor, which notices the loss at its next collective, and by two reads of the rendezvous'
 record.
 """
 
@@ -26,7 +26,7 @@ from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 
-PEER = "torchrun, --max-restarts given"
+PEER = "torchrun, with --max-restarts"
 PEER_TIMEOUT = 60
 TORCHFT = "torchft, two replica groups"
 LAB = "1:8"
@@ -97,29 +97,29 @@ def _pairs(
 
 
 def _kill(workers: Workers, stock: bool) -> float:
-    workers.begin(2)
+    workers.start_training(2)
     return _next_step(workers, stock, workers.signal(signal.SIGKILL))
 
 
 def _hang_of_two(workers: Workers, stock: bool) -> float:
-    workers.begin(2)
+    workers.start_training(2)
     return _next_step(workers, stock, workers.signal(signal.SIGSTOP))
 
 
 def _hang(workers: Workers, stock: bool) -> float:
-    workers.begin(3)
+    workers.start_training(3)
     return _next_step(workers, stock, workers.signal(signal.SIGSTOP))
 
 
 def _scale(workers: Workers, stock: bool) -> float:
-    workers.begin(2)
+    workers.start_training(2)
     return _next_step(workers, stock, workers.add(2), world=4)
 
 
-def _next_step(workers: Workers, stock: bool, when: float, *, world: int = 0) -> float:
-    step = workers.wait_for_step(after=when, world=world, within=PEER_TIMEOUT)
+def _next_step(workers: Workers, stock: bool, changed_at: float, *, world: int = 0) -> float:
+    step = workers.wait_for_step(after=changed_at, world=world, within=PEER_TIMEOUT)
     if step is not None:
-        return step - when
+        return step - changed_at
     if stock:
         return PEER_TIMEOUT
-    raise MeasureFailed("training has not gone on")
+    raise MeasureFailed("training did not continue")

@@ -1,17 +1,17 @@
-"""Five faults of a training in pods: the longest pause that each costs, by four ways to be elastic.
+"""Five faults of a training run in pods: the longest pause with four elastic launchers.
 
-Two workers of the digits on two of four nodes, a step each tenth of a second, a checkpoint each ten. One
-worker is killed, or stopped (SIGSTOP); its node has 1 Mbit/s, is cut off from the network, or loses power.
-The pause is the longest time without a step of any worker, from the fault until training has gone on for a
-while; a way is given up after a minute without a step, or when its run has failed. The steps around the fault
-are kept for the picture in docs/elastic.md (``bench.timelines``). ``--quick`` only kills a worker, in the
-first two ways.
+Two workers train on the digits on two of four nodes, with a step every 0.1 s and a checkpoint every ten
+steps. One worker is killed or stopped (SIGSTOP), or its node has a link of 1 Mbit/s, is isolated, or loses
+power. The pause is the longest time without a step of any worker, from the fault until training has continued
+for a while; a launcher is given up after a minute without a step, or when its run has failed. The steps
+around the fault are stored for the picture in docs/elastic.md (``bench.timelines``). ``--quick`` only kills a
+worker, with the first two launchers.
 
 The elastic launcher, a stock ``torchrun`` with a rendezvous and restarts, and a TrainJob of Kubeflow Trainer
-run the same program with the same checkpoints; torchft has its own program, without checkpoints. Everything
-else is as it comes: torchft's collectives wait for 5 s, stock torchrun's for five minutes.
+run the same program with the same checkpoints; torchft has its own program, without checkpoints. All other
+settings are defaults: torchft's collectives time out after 5 s, those of a stock torchrun after five minutes.
 
-Bounded by how a loss is noticed: by a connection that breaks, at once; by silence, after a timeout.
+Bounded by the detection of a loss: immediate if a connection breaks, otherwise after a timeout.
 """
 
 import itertools
@@ -37,16 +37,16 @@ TRAINER, PACE = "trainers/digits_elastic.py", 0.1
 FLAGS = {"epochs": 100_000, "step_seconds": PACE, "log_every": 1, "checkpoint_every": 10}
 SETTLE, POLL = 15.0, 1.0  # seconds: after the fault, between polls
 READY_SECONDS, STEPS_BEFORE = 180, 20
-ROUNDS = 1  # twenty runs, of up to a minute and more
+ROUNDS = 1  # twenty runs of about a minute
 Fault = Callable[[Cluster, kit.Run, str], AbstractContextManager[None]]  # the node is that of rank 1
 OURS, TORCHRUN, TORCHFT, TRAIN_JOB = "ours", "torchrun in pods", "torchft in pods", "TrainJob"
 QUICK = (OURS, TORCHRUN)
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Do every fault to every kind of run, in turns."""
+    """Apply every fault to every kind of run, alternating."""
     lab.clear()
-    absent = dict.fromkeys((TORCHFT, TRAIN_JOB), "a quick run leaves it out") if lab.quick else _install(lab)
+    absent = dict.fromkeys((TORCHFT, TRAIN_JOB), "omitted in a quick run") if lab.quick else _install(lab)
     volume = lab.ours.create_volume("faults")
     results = []
     for fault, strike in itertools.islice(FAULTS.items(), 1 if lab.quick else None):
@@ -79,7 +79,7 @@ def _result(
 
 
 def _install(lab: Lab) -> dict[str, str]:
-    """Install what the peers need; return why one is absent."""
+    """Install the peers' requirements; return the reason for absent ones."""
     absent = {}
     try:
         sys.path.append(str(torchft.install(lab.folder)))
@@ -93,7 +93,7 @@ def _install(lab: Lab) -> dict[str, str]:
 
 
 def _job(kind: str, cluster: Cluster) -> Job:
-    """Describe the run of a kind; each has checkpoints of its own."""
+    """Return a job of a kind, with its own folder for checkpoints."""
     name = f"faults-{time.time_ns() // 1_000_000_000}"
     flags: dict[str, object] = FLAGS | {"checkpoint_dir": f"/data/{name}"}
     if kind == TORCHFT:
@@ -108,17 +108,17 @@ def _job(kind: str, cluster: Cluster) -> Job:
         return job
     template = next(item for item in job.objects if item["kind"] == "PodTemplate")["template"]
     (container,) = template["spec"]["containers"]
-    program = next(word for word in container["command"] if word.endswith(Path(TRAINER).name))
+    program = next(argument for argument in container["command"] if argument.endswith(Path(TRAINER).name))
     stock = {"name": container["name"], "command": ["torchrun", program]}
     return job.patch({"template": {"spec": {"containers": [stock]}}})
 
 
-def _trains(seen: Any) -> bool:
-    return bool(seen.step >= STEPS_BEFORE)
+def _trains(state: Any) -> bool:
+    return bool(state.step >= STEPS_BEFORE)
 
 
 def _strike(lab: Lab, kind: str, strike: Fault) -> Timeline:
-    """Launch a run, do a fault to its worker of rank 1, and return the steps around it."""
+    """Launch a run, apply a fault to the worker of rank 1, and return the steps around it."""
     cluster = lab.ours
     run = kit.launch(_job(kind, cluster), cluster=cluster)
     try:
@@ -134,11 +134,11 @@ def _strike(lab: Lab, kind: str, strike: Fault) -> Timeline:
 
 
 def _watch(run: kit.Run, *, since: float) -> Timeline:
-    """Watch the steps until training has gone on; at most TIMEOUT seconds without one."""
+    """Watch the steps until training has continued; at most TIMEOUT seconds without one."""
     while True:
         now = time.time() - since
         steps = run.metrics("step")
-        workers = tuple(tuple(sorted(own.time - since)) for _, own in steps.groupby("rank"))
+        workers = tuple(tuple(sorted(rank_steps.time - since)) for _, rank_steps in steps.groupby("rank"))
         last = max([0.0, *(worker[-1] for worker in workers)])
         failed = run.status.phase == "Failed"
         given_up = failed or now - last >= TIMEOUT
@@ -174,7 +174,7 @@ def _partition(cluster: Cluster, run: kit.Run, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def _node_lost(cluster: Cluster, run: kit.Run, node: str) -> Iterator[None]:
+def _power_off(cluster: Cluster, run: kit.Run, node: str) -> Iterator[None]:
     cluster.stop_node(node)
     yield
     cluster.start_node(node)
@@ -185,5 +185,5 @@ FAULTS: Mapping[str, Fault] = {
     "SIGSTOP of 1 of 2 workers": _hang,
     "1 Mbit/s to a node": _slow_link,
     "a node cut off": _partition,
-    "a node without power": _node_lost,
+    "a node without power": _power_off,
 }

@@ -1,12 +1,11 @@
 """From submitting a job to its first step with four ranks, compared with real kubelets and a bare torchrun.
 
-The kit's Job has a torchrun in each pod, as on any cluster, and torchrun starts the trainer as a process of
-its own; so it is measured too with the trainer as the pod's command. Cold means that every pod begins with
-nothing, and a torchrun in it forks its worker; warm that pods are forked by the cluster's forkserver. The
-kubelets get the same Job, whose image has been pulled and reads this machine's Python environment.
+The kit's Job has a torchrun in each pod, as on any cluster, which starts the trainer as a separate process;
+so the trainer as the pod's command is measured as well. Cold pods start from scratch, and their torchrun
+forks the worker; warm pods are forked by the cluster's forkserver. The kubelets get the same Job; its image
+has been pulled and uses this machine's Python environment.
 
-Bounded, cold, by `import torch`, once in each pod on two cores; warm by the pod's start and gloo's
-rendezvous.
+Cold, bounded by `import torch` in each pod on two cores; warm, by the pod's start and gloo's rendezvous.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,12 @@
 """The resources of an idle cluster of four nodes, without the forkserver.
 
-All processes are counted: the supervisor and what descends from it (the site with the control plane and the
-kubelet, and the gateway). Memory is the proportional set size, in which a page that several processes map is
-shared out among them. Beside it are four kubelets with a containerd each, kube-proxy and released servers,
-without the DNS server that they use, and kwok.
+All processes are counted: the supervisor and its descendants (the runtime with the control plane and the
+kubelet, and the gateway). Memory is the proportional set size, which divides shared pages among the processes
+that map them. The peers are four kubelets with a containerd each, kube-proxy and released servers, without
+their DNS server; and kwok.
 
-Bounded by upstream: the API server takes 200 MB, of which 80 are live, and each of five Go processes 19 MB
-for the initialisation of its packages; the CPU is timers of etcd and the controllers, and the nodes'
-leases.
+Bounded by upstream: the API server takes 200 MB, of which 80 are live, and each of five Go processes 19 MB to
+initialise its packages; the CPU time is for timers of etcd and the controllers, and the nodes' leases.
 """
 
 import time
@@ -87,15 +86,17 @@ def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
 
 def sharers(processes: Iterable[psutil.Process]) -> int:
     """Return the number of other processes of the same program, such as those of other clusters."""
-    ours = {process.pid: process.exe() for process in processes}
-    programs = {exe for exe in ours.values() if "python" not in exe}
+    programs_by_pid = {process.pid: process.exe() for process in processes}
+    programs = {exe for exe in programs_by_pid.values() if "python" not in exe}
     running = psutil.process_iter(["pid", "exe"])
-    return sum(process.info["exe"] in programs and process.info["pid"] not in ours for process in running)
+    return sum(
+        process.info["exe"] in programs and process.info["pid"] not in programs_by_pid for process in running
+    )
 
 
 def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -> list[Usage]:
     lab.report(f"watching {name} idle")
-    time.sleep(QUICK_SETTLE_SECONDS if lab.quick else SETTLE_SECONDS)  # nothing happens that could be watched
+    time.sleep(QUICK_SETTLE_SECONDS if lab.quick else SETTLE_SECONDS)  # no event marks the end of settling
     window = QUICK_WINDOW_SECONDS if lab.quick else WINDOW_SECONDS
     return [usage(processes(), seconds=window) for _ in range(lab.rounds)]
 
@@ -103,12 +104,14 @@ def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -
 def usage(processes: Iterable[psutil.Process], *, seconds: float) -> Usage:
     """Return the usage of processes over ``seconds``."""
     names = {process: _name(process, index) for index, process in enumerate(processes)}
-    began, before = time.monotonic(), {process: _cpu(process) for process in names}
+    start, cpu_before = time.monotonic(), {process: _cpu(process) for process in names}
     time.sleep(seconds)
-    passed = time.monotonic() - began
+    elapsed = time.monotonic() - start
     return Usage(
         megabytes={name: process.memory_full_info().pss / 1e6 for process, name in names.items()},
-        percent={name: (_cpu(process) - before[process]) / passed * 100 for process, name in names.items()},
+        percent={
+            name: (_cpu(process) - cpu_before[process]) / elapsed * 100 for process, name in names.items()
+        },
     )
 
 
@@ -124,5 +127,5 @@ def _cpu(process: psutil.Process) -> float:
 
 def _name(process: psutil.Process, index: int) -> str:
     """Return a name that distinguishes processes of one program."""
-    words = [word for word in process.cmdline()[:6] if not word.startswith("-")]
-    return f"{index} {' '.join(word.rpartition('/')[2] for word in words[:2])}"
+    arguments = [argument for argument in process.cmdline()[:6] if not argument.startswith("-")]
+    return f"{index} {' '.join(argument.rpartition('/')[2] for argument in arguments[:2])}"

@@ -1,11 +1,11 @@
 """A Job of two hundred pods that run ``true``, from its creation to its condition Complete.
 
-kwok's limits on requests are lifted, and its pods, being pretended, end as soon as they run. The kubelets'
-side has Kubernetes' own limits, as kind has: its controllers make 20 requests a second, its kubelets 50. Our
-Job controller looks 50 ms after a pod has succeeded (docs/building.md), upstream's within a second.
+kwok runs without rate limits, and its simulated pods end as soon as they run. The kubelets' side has
+Kubernetes' own limits, as kind has: 20 requests per second for controllers, 50 for kubelets. Our Job
+controller reacts 50 ms after a pod has succeeded (docs/building.md), upstream's within a second.
 
 Bounded by two cores: 12 s of CPU for 200 pods, a third of it in the API server, a sixth each in the kubelet
-and in the processes that become containers. A pod costs it seven requests.
+and in the processes that become containers. Each pod takes seven API requests.
 """
 
 import time
@@ -35,11 +35,11 @@ def job_seconds(lab: Lab, kube: Kube, count: int) -> float:
     job = objects.read("many-pods", spec={"completions": count, "parallelism": count})
     name = job["metadata"]["name"]
     with Watch(kube, "Job") as watch:
-        began = time.monotonic()
+        start = time.monotonic()
         kube.create(job)
         complete, _ = watch.until(
             lambda kind, job: job["metadata"]["name"] == name and is_complete(job), what="the Job complete"
         )
     kube.delete("Job", name)
     wait_gone(kube, labels=f"batch.kubernetes.io/job-name={name}")
-    return complete - began
+    return complete - start

@@ -1,12 +1,12 @@
 """One server and two workers compared with two ranks of DDP: images per second, same network and batch.
 
-Both train the small net on images in CIFAR-10's format, 128 a step and process, in single precision. Here
-the server and the master take from the same cores as the workers; there the ranks wait for each other, and
-average their gradients. The rate is that of all epochs but the first, which warms up.
+Both train the small network on images in CIFAR-10's format in single precision, with 128 images per step and
+process. The parameter server and the master share the cores with the workers; DDP's ranks wait for each other
+and average their gradients. The rate excludes the first epoch, which warms up.
 
-Bounded by the cores: of 65.5 ms of CPU for a minibatch 5.5 are not the model's; DDP pays its all-reduce and
-the waits of a rank for the other. Workers keep the memory that a minibatch frees, as its messages need it
-again; that spares their model page faults, too, which DDP's ranks take.
+Bounded by the cores: of 65.5 ms of CPU for a minibatch, 5.5 are outside the model; DDP spends time in
+all-reduce and in waits for the other rank. Workers keep the memory that a minibatch frees for the next
+messages, which also saves page faults that DDP's ranks have.
 """
 
 import os
@@ -62,40 +62,46 @@ def measure(lab: Lab) -> list[Result]:
 
 def _records(folder: Path, images: int) -> Path:
     """Return a file of records, generated if it is missing."""
-    place = folder / "records"
-    path = place / "cifar10" / "records" / "train.npy"
+    root = folder / "records"
+    path = root / "cifar10" / "records" / "train.npy"
     if not path.exists():
-        command = [sys.executable, str(config.find(PREPARE)), "cifar10", f"--root={place}", "--records"]
+        command = [sys.executable, str(config.find(PREPARE)), "cifar10", f"--root={root}", "--records"]
         command += ["--source=synthetic", f"--limit={images}"]
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=cifar10.DRAW_SECONDS, check=False
         )
-        if done.returncode:
-            raise MeasureFailed(f"no records could be made: {' | '.join(done.stderr.splitlines()[-3:])}")
+        if process.returncode:
+            error = " | ".join(process.stderr.splitlines()[-3:])
+            raise MeasureFailed(f"the records could not be generated: {error}")
     return path
 
 
 def _train(folder: Path, records: Path) -> float:
     """Train once; return the images per second after the first epoch."""
-    place = folder / f"servers-{time.monotonic_ns()}"
-    place.mkdir()
+    run_folder = folder / f"servers-{time.monotonic_ns()}"
+    run_folder.mkdir()
     trainers, port = config.find("trainers/cifar10_ddp.py").parent, torchrun.free_port()
     environment = {name: os.environ[name] for name in torchrun.KEPT if name in os.environ}
     environment |= dict.fromkeys(torchrun.THREADS, "1") | {"PYTHONPATH": str(trainers)}
-    job = [f"--trainer={MODEL}", f"--records={records}", f"--state-dir={place / 'state'}", f"--port={port}"]
+    job = [
+        f"--trainer={MODEL}",
+        f"--records={records}",
+        f"--state-dir={run_folder / 'state'}",
+        f"--port={port}",
+    ]
     job += [f"--epochs={EPOCHS}", f"--minibatch={BATCH}", "--workers=2", "--servers=1"]
-    job += ["--minibatches-per-task=4"]  # so that both end at the same time
+    job += ["--minibatches-per-task=4"]  # so that both workers end at the same time
     to_master = [f"--master=127.0.0.1:{port}"]
     commands = {"master": ["master", *job], "server": ["server", *to_master, "--index=0"]}
     commands |= {f"worker-{n}": ["worker", *to_master, f"--index={n}"] for n in range(2)}
     processes = {}
     try:
         for name, (program, *flags) in commands.items():
-            with (place / f"{name}.log").open("wb") as log:
+            with (run_folder / f"{name}.log").open("wb") as log:
                 processes[name] = subprocess.Popen(
                     [sys.executable, "-m", f"parameter_server.{program}", *flags],
                     env=environment,
-                    cwd=place,
+                    cwd=run_folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -105,7 +111,7 @@ def _train(folder: Path, records: Path) -> float:
         for process in processes.values():
             process.kill()
             process.wait()
-    lines = (place / "master.log").read_text(errors="replace").splitlines()
+    lines = (run_folder / "master.log").read_text(errors="replace").splitlines()
     epochs = [event.fields for event in events.parse(lines) if event.event == "epoch"]
     if status or len(epochs) != EPOCHS:
         raise MeasureFailed(f"the master ended with {status}: {' | '.join(lines[-3:])}")

@@ -1,11 +1,11 @@
-"""From a pod's creation to its started container, as seen by a watch, one pod at a time.
+"""From a pod's creation to its started container, as reported by a watch, one pod at a time.
 
-The clock starts before the request that creates the pod, and stops when the event has come back; so the API
-server's and the scheduler's parts are in it, and this client's. Each pod is deleted, and gone, before the
-next. The kubelets' series are of 20 pods, whose p99 is their slowest: each takes seconds to go.
+Measured from the request that creates the pod to the arrival of the event, which includes the API server, the
+scheduler and this client. Each pod is deleted before the next is created. The kubelets' series have 20 pods,
+whose p99 is the slowest, because each takes seconds to be deleted.
 
-Bounded by Python and the API server: the token's request (8 ms beside the sandbox), the helper that becomes
-the container (5 ms of CPU), and the patch of the status.
+Bounded by Python and the API server: the request for the token (8 ms, during which the sandbox is created),
+the helper process that becomes the container (5 ms of CPU), and the patch of the status.
 """
 
 import time
@@ -39,12 +39,12 @@ def measure(lab: Lab) -> list[Result]:
     )
     return [
         line
-        for share, most in MILLISECONDS.items()
+        for share, limit_ms in MILLISECONDS.items()
         for line in lab.compare(
             {side: [percentile(times, share) for times in runs] for side, runs in samples.items()},
             what=f"pod created → its container started, p{share} of {count} one at a time",
             unit="ms",
-            limits={KUBELET: SHARE, KWOK: Limit(most, of="value", unit="ms")},
+            limits={KUBELET: SHARE, KWOK: Limit(limit_ms, of="value", unit="ms")},
             details=dict(samples) if share == 99 else {},
         )
     ]
@@ -57,20 +57,20 @@ def series(kube: Kube, count: int, *, image: str = "") -> list[float]:
         image: In place of the manifest's, with its own command.
     """
     with Watch(kube, "Pod") as watch:
-        return [_one(kube, watch, f"sleeper-{number}", image) for number in range(count)]
+        return [_start_seconds(kube, watch, f"sleeper-{number}", image) for number in range(count)]
 
 
-def _one(kube: Kube, watch: Watch, name: str, image: str) -> float:
+def _start_seconds(kube: Kube, watch: Watch, name: str, image: str) -> float:
     """Return the milliseconds that one pod took."""
     watch.refresh()
     pod = objects.read("sleeper", metadata={"name": name})
     if image:
         pod["spec"]["containers"] = [{"name": "main", "image": image, "imagePullPolicy": "IfNotPresent"}]
-    began = time.monotonic()
+    start = time.monotonic()
     uid = kube.create(pod)["metadata"]["uid"]
     started, _ = watch.until(
         lambda kind, pod: pod["metadata"]["uid"] == uid and has_started(pod), what=f"{name} started"
     )
     kube.delete("Pod", name)
     watch.until(lambda kind, pod: kind == "DELETED" and pod["metadata"]["uid"] == uid, what=f"{name} gone")
-    return (started - began) * 1000
+    return (started - start) * 1000

@@ -1,7 +1,7 @@
 """An unused cluster of four nodes: its CPU while asleep, and its first response after waking.
 
-It sleeps after five minutes, here after some seconds. All of its processes are counted over a minute. The
-first answer is a list of the nodes, by a new connection.
+Clusters sleep after five idle minutes; here after five seconds. The CPU time of all processes is measured for
+a minute. The first response is a list of the nodes over a new connection.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ def measure(lab: Lab) -> list[Result]:
 
 def _answer_seconds(paths: ClusterPaths, port: int) -> float:
     """List the nodes over a connection that is closed afterwards, as an open one keeps the cluster awake."""
-    began, tls = time.monotonic(), client_tls(paths.pki)
+    start, tls = time.monotonic(), client_tls(paths.pki)
     with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", port, context=tls)) as connection:
         connection.request("GET", api_path("v1/nodes"))
         connection.getresponse().read()
-        return time.monotonic() - began
+        return time.monotonic() - start

@@ -1,12 +1,11 @@
 """Tasks per second over gRPC, and the master's memory, with a million tasks and 200 simulated workers.
 
-The master is the real one, in a process of its own, with its journal on the disk. A task is one record, and
-one message each way: it brings what was done, and the answer says what to do next. Two processes stand for
-the workers, which all wait for their own answers at the same time, and take from the same cores as the
-master, so the figure is a lower bound.
+The master is the real one, in a separate process, with its journal on disk. A task is one record and one
+message each way: the request reports the last task, and the response assigns the next. Two processes simulate
+all workers, which wait for responses concurrently. They share the cores with the master, so the figure is a
+lower bound.
 
-Bounded by gRPC in Python: of 107 µs of CPU that a task takes in the master, 16 are the ledger's and
-journal's.
+Bounded by gRPC in Python: of 107 µs of CPU per task in the master, 16 are for ledger and journal.
 """
 
 import subprocess
@@ -36,16 +35,16 @@ def measure(lab: Lab) -> list[Result]:
     """Request tasks as fast as possible for a few seconds per round.
 
     Raises:
-        MeasureFailed: The master does not start, or a worker was not given a task.
+        MeasureFailed: The master does not start, or a worker got no task.
     """
     lab.clear()
     seconds = QUICK_SECONDS if lab.quick else SECONDS
     rates, memory = [], []
     for number in range(lab.rounds):
-        lab.report(f"asking for tasks, {seconds} s")
+        lab.report(f"requesting tasks, {seconds} s")
         folder = lab.folder / f"tasks-{number}"
         with _master(folder) as (process, address):
-            rates.append(_ask(address, seconds))
+            rates.append(_measure_rate(address, seconds))
             memory.append(process.memory_info().rss / 1e6)
     about = f"parameter server's master, {TASKS:,} tasks, {WORKERS} simulated workers"
     return [
@@ -74,7 +73,7 @@ def _master(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
             process.wait()
 
 
-def _ask(address: str, seconds: float) -> float:
+def _measure_rate(address: str, seconds: float) -> float:
     """Return the tasks per second of all simulated workers."""
     share = WORKERS // PROCESSES
     program = str(Path(__file__).parents[1] / "task_clients.py")
@@ -91,12 +90,12 @@ def _ask(address: str, seconds: float) -> float:
         for _, output in pipes:
             if output.readline().strip() != "ready" or time.monotonic() > deadline:
                 raise MeasureFailed("the simulated workers cannot reach the master")
-        for orders, _ in pipes:
-            orders.write("\n")
-            orders.flush()
+        for pipe, _ in pipes:
+            pipe.write("\n")
+            pipe.flush()
         answers = [output.readline().split() for _, output in pipes]
         for client in clients:
             client.wait()
-    if not all(len(words) == 2 for words in answers):
-        raise MeasureFailed("a simulated worker was not given a task")
-    return sum(int(done) / float(took) for done, took in answers)
+    if not all(len(fields) == 2 for fields in answers):
+        raise MeasureFailed("a simulated worker got no task")
+    return sum(int(count) / float(elapsed) for count, elapsed in answers)

@@ -1,8 +1,8 @@
 """The time of short runs: a Job of one pod that runs ``true``, and four pods that train on the digits.
 
-The Job is measured from its creation to its condition Complete: our Job controller looks 50 ms after a pod
-has succeeded (docs/building.md), upstream's within a second. The training is measured as its user waits for
-it, from `kit.launch` until `Run.wait` returns, once a run before it has warmed the cluster.
+The Job is measured from its creation to its condition Complete: our Job controller reacts 50 ms after a pod
+has succeeded (docs/building.md), upstream's within a second. The training is measured from `kit.launch` until
+`Run.wait` returns, after a first run has warmed the cluster.
 """
 
 from bench import training

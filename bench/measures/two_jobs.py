@@ -1,15 +1,14 @@
-"""What elasticity saves a cluster: two jobs on four places, elastic beside gang-scheduled, and beside the
-best that the same cluster could do.
+"""The makespan of two jobs on four slots: elastic, gang-scheduled, and the ideal of the same cluster.
 
-Each job is written for three workers. Gang-scheduled, the second begins when all three of its workers have a
-place, which is at the end of the first; elastic, it begins with the place that is left over and takes the
-others as they become free. A place is a node of the local cluster. Its pace is given: a worker takes so long
-for a minibatch and no less, as an accelerator would, because two cores cannot show a speed-up; so the ideal
-is arithmetic, all minibatches at that pace on four places that are never idle. Everything else is in the
-figures: starting pods, servers, goodbyes. ElasticDL's authors published 0.836 of the gang's makespan.
+Each job is written for three workers. Gang-scheduled, the second starts when all three of its workers have a
+slot, at the end of the first; elastic, it starts on the remaining slot and takes the others as they become
+free. A slot is a node of the local cluster. A worker takes a fixed time per minibatch, like an accelerator,
+because two cores cannot show a speed-up; so the ideal is computed: all minibatches at that rate on four slots
+that are never idle. The measured figures include starting pods and servers, and leaving workers. ElasticDL's
+authors published 0.836 of the gang's makespan.
 
-Bounded by those: places are idle for some 2 s while master and pods start and import, 0.7 s between the jobs,
-and up to 2 s at the last tasks.
+Bounded by idle slots: about 2 s while master and pods start and import, 0.7 s between the jobs, and up to 2 s
+during the last tasks.
 """
 
 import time
@@ -21,31 +20,31 @@ from bench.sampling import alternate
 from kitlib.datasets import Dataset
 from kitlib.k8s.quantities import parse_quantity
 
-PLACES, GANG = 4, 3
+SLOTS, GANG = 4, 3
 RECORDS, MINIBATCH = 6000, 50
 PACE, QUICK_PACE = 1.0, 0.2
 JOB_SECONDS = 1200
 
 
 def measure(lab: Lab) -> list[Result]:
-    """Run both jobs both ways, alternating."""
+    """Run both jobs elastic and gang-scheduled, alternating."""
     lab.clear("theirs")
     volume = lab.ours.create_volume("two-jobs")
     pace = QUICK_PACE if lab.quick else PACE
     try:
         data = kit.prepare_dataset("mnist", volume=volume, synthetic=True, limit=RECORDS, records=True)
-        ways = {
-            "elastic": lambda: _both(lab, data, pace, GANG + 1),
-            "gang": lambda: _both(lab, data, pace, 0),
+        sides = {
+            "elastic": lambda: _makespan(lab, data, pace, GANG + 1),
+            "gang": lambda: _makespan(lab, data, pace, 0),
         }
-        samples = alternate(ways, lab.rounds)
+        samples = alternate(sides, lab.rounds)
     finally:
         for entry in lab.ours.runs():
             lab.ours.run(str(entry["run"])).delete()
         volume.delete()
-    ideal = 2 * -(-RECORDS // MINIBATCH) * pace / PLACES
+    ideal = 2 * -(-RECORDS // MINIBATCH) * pace / SLOTS
     elastic = tuple(samples["elastic"])
-    notes = f"{pace:g} s a minibatch, {GANG} workers a job, {PLACES} places"
+    notes = f"{pace:g} s per minibatch, {GANG} workers per job, {SLOTS} slots"
     return [
         Result(
             what="two jobs, makespan: elastic",
@@ -55,7 +54,7 @@ def measure(lab: Lab) -> list[Result]:
             theirs=tuple(samples["gang"]),
             limit=Limit(1.0),
             notes=notes,
-            details={"idle place-seconds": [PLACES * (makespan - ideal) for makespan in elastic]},
+            details={"idle slot-seconds": [SLOTS * (makespan - ideal) for makespan in elastic]},
         ),
         Result(
             what="two jobs, makespan: elastic",
@@ -69,12 +68,12 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
+def _makespan(lab: Lab, data: Dataset, pace: float, second: int) -> float:
     """Return the makespan; ``second`` is the second job's maximum number of workers, 0 to wait first."""
-    cpu = 0.65 * min(parse_quantity(node["cpu"]) for node in lab.ours.nodes())  # one worker a node
+    cpu = 0.65 * min(parse_quantity(node["cpu"]) for node in lab.ours.nodes())  # one worker per node
     lab.report("two jobs, elastic" if second else "two jobs, gang-scheduled")
     runs = []
-    began = time.perf_counter()
+    start = time.perf_counter()
     for name, workers in (("two-jobs-1", GANG), ("two-jobs-2", second or GANG)):
         job = kit.ParameterServer(
             "trainers/mnist_parameter_server.py",
@@ -92,7 +91,7 @@ def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
             runs[-1].wait(timeout=JOB_SECONDS)
     for run in runs:
         run.wait(timeout=JOB_SECONDS)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     for run in runs:
         run.delete()
     return seconds

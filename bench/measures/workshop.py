@@ -1,6 +1,6 @@
 """Create and delete a workshop for thirty: namespace, quota, roles and kubeconfig for each.
 
-Bounded by the API server: some twenty requests for each, eight attendees at a time.
+Bounded by the API server: about twenty requests per attendee, eight attendees at a time.
 """
 
 import time
@@ -18,10 +18,10 @@ def measure(lab: Lab) -> list[Result]:
     cluster = lab.ours
     for number in range(lab.rounds):
         lab.report(f"a workshop for {count}, {number + 1} of {lab.rounds}")
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             workshop.create(attendees=count, cluster=cluster)
-            seconds.append(time.monotonic() - began)
+            seconds.append(time.monotonic() - start)
         finally:
             workshop.delete(cluster=cluster)
     what = f"workshop.create: {count} attendees are ready"

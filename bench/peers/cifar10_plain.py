@@ -87,10 +87,10 @@ def main() -> None:
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     for epoch in range(settings.epochs):
-        count, total, began = 0, 0.0, 0.0
+        count, total, start = 0, 0.0, 0.0
         for index, (inputs, labels) in enumerate(loader):
             if index == 0:
-                began = time.perf_counter()  # starting the workers is not counted
+                start = time.perf_counter()  # starting the workers is not counted
             inputs, labels = inputs.to(device), labels.to(device)
             optimizer.zero_grad()
             loss = criterion(model(inputs), labels)
@@ -98,7 +98,7 @@ def main() -> None:
             optimizer.step()
             total += loss.item()
             count += len(labels)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         _emit("epoch", epoch=epoch, loss=total / len(loader), images_per_s=round(count / seconds, 1))
     dist.destroy_process_group()
 

@@ -1,7 +1,7 @@
 """The inner process of `bench.kubelets`: a released control plane, and nodes of Kubernetes' own kubelet.
 
-``python -m bench.peers.kubelet_nodes FOLDER NODES SERVERS`` runs in namespaces of its own. It says
-``isolated``, waits for a line, and says ``started`` when the kubelets are. Everything ends with it.
+``python -m bench.peers.kubelet_nodes FOLDER NODES SERVERS`` runs in namespaces of its own. It prints
+``isolated``, waits for a line, and prints ``started`` when the kubelets run. All processes end with it.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tests.kubelet import namespaces, node, program, services
 from tests.node.bare_control_plane import BareControlPlane, bare
 
 UPLINK, OUTSIDE = "uplink", "169.254.77.1"
-# With these the local cluster's components differ from released ones, as kubeadm and kind start them.
+# Flags of the local cluster that kubeadm and kind do not set.
 TUNED = ("--kube-api-qps=", "--kube-api-burst=", "--node-monitor-", "--horizontal-pod-autoscaler-")
 
 
@@ -65,9 +65,11 @@ def make_node(
 @contextmanager
 def _control_plane(folder: Path, servers: Path) -> Iterator[BareControlPlane]:
     """Run upstream's programs; ``folder/kubeconfig`` is an administrator's for use from outside."""
-    ours = binaries.present()
-    programs = {name: (str(servers / name),) for name in SERVERS} | {"kubectl": ours.programs["kubectl"]}
-    control_plane = dataclasses.replace(ours, programs=programs)
+    kit_binaries = binaries.present()
+    programs = {name: (str(servers / name),) for name in SERVERS} | {
+        "kubectl": kit_binaries.programs["kubectl"]
+    }
+    control_plane = dataclasses.replace(kit_binaries, programs=programs)
     components = tuple(SERVERS)
     with bare(
         folder / "plane", control_plane, components=components, addresses=node.LISTEN, change=_as_released
@@ -81,13 +83,13 @@ def _control_plane(folder: Path, servers: Path) -> Iterator[BareControlPlane]:
 
 def _as_released(component: ComponentCommand) -> ComponentCommand:
     """Reset our control plane's settings for speed: request rates, garbage collection."""
-    for word in component.argv:
-        if component.name == "kube-scheduler" and word.startswith("--config="):
-            path = Path(word.partition("=")[2])
+    for argument in component.argv:
+        if component.name == "kube-scheduler" and argument.startswith("--config="):
+            path = Path(argument.partition("=")[2])
             settings = json.loads(path.read_text(encoding="utf-8"))
             del settings["clientConnection"]["qps"], settings["clientConnection"]["burst"]
             path.write_text(json.dumps(settings), encoding="utf-8")
-    argv = tuple(word for word in component.argv if not word.startswith(TUNED))
+    argv = tuple(argument for argument in component.argv if not argument.startswith(TUNED))
     return dataclasses.replace(component, argv=argv, env={})
 
 

@@ -86,7 +86,7 @@ def test_two_creates_at_once_and_a_third_later_give_one_cluster_and_deleting_lea
     assert len(traces.processes) > 8
     cluster.close()
     assert localkube("delete", "lab", home=home) == {"name": "lab", "state": "absent", "existed": True}
-    assert traces.left() == []
+    assert traces.leftovers() == []
     assert localkube("list", home=home) == []
 
 
@@ -117,7 +117,7 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
     assert traces.processes and psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
     again.close()
     localkube("delete", "lab", home=home)
-    assert traces.left() == []
+    assert traces.leftovers() == []
 
 
 def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leaving_anything(home):
@@ -128,7 +128,7 @@ def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leavi
     assert localkube("status", "lab", home=home)["state"] == "broken"
     localkube("delete", "lab", home=home)
     try:
-        assert traces.left() == []
+        assert traces.leftovers() == []
     finally:
         for process in traces.processes:
             if process.is_running():

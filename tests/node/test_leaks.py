@@ -104,9 +104,9 @@ def test_clusters_that_come_and_go_leave_nothing(request, tmp_path):
             with running_cluster("--nodes", "2", name="cycle", home=home, env=scratch) as cluster:
                 Pods(cluster).running(pod("sleep 600"))
                 traces = Footprint.of(cluster.root)
-                kinds = {line.split()[0] for line in traces.left()}
+                kinds = {line.split()[0] for line in traces.leftovers()}
                 assert kinds >= {"process", "namespace", "port"}, "what is not gone is seen"
-            assert traces.left() == []
+            assert traces.leftovers() == []
         store = home / "trainyard" / "images"  # of the user, and not of a cluster
         assert [path for path in home.rglob("*") if path.is_file() and store not in path.parents] == []
         assert list(tmp_path.iterdir()) == []

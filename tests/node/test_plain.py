@@ -179,7 +179,7 @@ def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
             names = {"supervisor": "supervisor", "runtime": "runtime"}
             os.kill(cluster.status["processes"][names[victim]]["pid"], signal.SIGKILL)
             eventually(lambda: _running(mark), expected=[])
-        eventually(traces.left, expected=[])
+        eventually(traces.leftovers, expected=[])
 
 
 def _running(mark: str) -> list[psutil.Process]:

@@ -134,4 +134,4 @@ def test_one_whose_supervisor_is_killed_in_its_sleep_starts_again_and_is_deleted
     wait_until_asleep(again)
     traces = Footprint.of(again.root)
     localkube("delete", "lab", home=cluster.home)
-    assert traces.left() == []
+    assert traces.leftovers() == []

@@ -100,4 +100,4 @@ def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, clus
     traces = Footprint.of(cluster.root)
     cluster.processes()[0].kill()
     localkube("delete", cluster.name, home=home, preexec_fn=cluster.enter, cwd="/")
-    assert traces.left() == []
+    assert traces.leftovers() == []

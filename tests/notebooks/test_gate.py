@@ -85,7 +85,7 @@ def test_notebooks_run_side_by_side_and_one_that_fails_leaves_the_other_lane_alo
 def test_a_name_that_no_notebook_has_starts_nothing(runner, finish):
     done = finish(runner("99_nothing"), timeout=120)
     assert done.returncode == 1
-    assert "no notebook is called 99_nothing; there are 00_start" in done.stdout
+    assert "there is no notebook 99_nothing; available: 00_start" in done.stdout
 
 
 @pytest.mark.parametrize(

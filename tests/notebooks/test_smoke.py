@@ -141,7 +141,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         words = ("--min-accuracy", "08=0.9", "--context", "smoke")
         done = finish(smoke(*words, kubeconfig=attendee.kubeconfig), timeout=400)
         assert done.returncode == 3, done.stdout
-        assert "threshold missed: accuracy in 08_scores: 0.5, wanted at least 0.9" in done.stdout
+        assert "threshold missed: accuracy in 08_scores: 0.5, expected at least 0.9" in done.stdout
         result, cases = read_report()
         assert result["verdict"] == "threshold missed"
         assert result["cluster"]["namespace"] == attendee.namespace
@@ -156,7 +156,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         scored.unlink()
         done = finish(smoke(kubeconfig=attendee.kubeconfig), timeout=400)
         assert done.returncode == 4, done.stdout
-        assert "run-other works in it, since" in read_report()[0]["error"]
+        assert "run-other has used it since" in read_report()[0]["error"]
         assert theirs.kube.find("ConfigMap", "trainyard-run"), "another run's mark stays"
     finally:
         theirs.delete()

@@ -110,7 +110,7 @@ def timeline(*, end: float | None, failed: bool = False) -> dict:
 )
 def test_a_pause_ends_with_the_next_step_of_any_worker_or_not_at_all(end, failed, words, seconds):
     read = Timeline.from_dict(timeline(end=end, failed=failed))
-    assert (read.words, round(read.seconds, 3)) == (words, seconds)
+    assert (read.text, round(read.seconds, 3)) == (words, seconds)
     assert read.workers[1] == (-0.2, -0.1)
 
 

@@ -51,5 +51,5 @@ def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
 def test_a_notebook_that_does_not_exist_is_named_by_the_runner_and_nothing_is_kept(tmp_path, capfd):
     with pytest.raises(BadInput, match="were not run"):
         notebook_rehearsal.rehearse(["99"], folder=tmp_path)
-    assert "no notebook is called 99" in capfd.readouterr().err
+    assert "there is no notebook 99" in capfd.readouterr().err
     assert not (tmp_path / notebook_rehearsal.TIMES_FILE).exists()

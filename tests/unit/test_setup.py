@@ -194,7 +194,7 @@ import setup
 job = setup.Job("control plane", "", [[sys.executable, "-c", {BUILDER!r}, {str(ROOT)!r}]], "")
 setup.TIMES = setup.Path({str(tmp_path)!r}) / "setup.json"
 setup.start_in_background(job)
-setup.become(["sleep", "100"], 1.0, 2.0)
+setup.exec_command(["sleep", "100"], 1.0, 2.0)
 """
     lock = tmp_path / "trainyard" / "controlplane" / "lock"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

@@ -16,9 +16,9 @@ COUNTS = ResourceCounts(processes=ONE, zombies=0, mounts=ONE, descriptors=ONE, f
 @pytest.mark.parametrize(
     ("content", "stored", "words"),
     [
-        ("a", {}, "is not there"),
+        ("a", {}, "does not exist"),
         ("a", {KEY: "b"}, "contains 'b'"),
-        (ABSENT, {KEY: "a"}, "contains 'a', and not nothing"),
+        (ABSENT, {KEY: "a"}, "contains 'a', expected nothing"),
     ],
     ids=["lost", "changed", "back after its deletion"],
 )

@@ -70,9 +70,9 @@ def test_every_word_of_run_is_an_option_of_the_program_that_runs_notebooks():
     )
     options = run_notebooks.read_arguments(printed_command[printed_command.index("--output=reports") :])
     assert (options.notebooks, options.option) == (["01", "02"], ["region=a", "confirm=true"])
-    assert options.thresholds[0].least == 100
+    assert options.thresholds[0].minimum == 100
     documented = set(re.findall(r"`([A-Z_]{4,})`", (ROOT / "docs" / "smoke-test.md").read_text()))
-    assert documented - {"PATH"} <= {*dev.TASKS["run"].words, *dev.COMMON}
+    assert documented - {"PATH"} <= {*dev.TASKS["run"].settings, *dev.COMMON}
 
 
 def test_the_makefile_names_tasks_and_decides_nothing():

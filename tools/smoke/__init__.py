@@ -1,11 +1,10 @@
-"""What a run of notebooks consists of, one noun a module: the cluster that it works on, the execution of a
-notebook, thresholds, the result, and the bundle for whoever has to find out why it failed.
+"""The parts of a run of notebooks: its cluster, execution, thresholds, result, and a bundle for diagnosis.
 
-``run_notebooks.py`` puts them together. What the notebooks themselves say is read by ``report.py``.
+``run_notebooks.py`` combines them; ``report.py`` reads the executed notebooks.
 """
 
 import sys
 
-# jsonschema, which nbformat imports, would compile the grammar of web addresses with it: three seconds of a
-# core for a format that no notebook has. It does without where the package is missing.
+# With this package jsonschema, which nbformat imports, would compile a grammar of URIs: three seconds of CPU
+# for a format that no notebook uses. It works without the package.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # import takes None for "is missing"

@@ -1,6 +1,6 @@
 """Summarize a failed notebook's cluster: nodes, events, runs with their timelines and last lines.
 
-It is for a terminal of which perhaps only the end is kept. All of it, and more, is in the bundle.
+It is for logs of which only the end may be kept. The bundle has the complete information.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,5 +46,5 @@ def _run(cluster: Cluster, name: str) -> list[str]:
 def _part(title: str, read: Callable[[], list[str]]) -> list[str]:
     try:
         return [f"-- {title}", *read()]
-    except Exception as error:  # noqa: BLE001 - what is odd about a cluster must not end the run
+    except Exception as error:  # noqa: BLE001 - a broken cluster must not end the run
         return [f"-- {title}", *f"{type(error).__name__}: {error}".splitlines()]

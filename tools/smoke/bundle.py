@@ -1,8 +1,8 @@
 """Collect events, logs, manifests and the state of nodes to diagnose a failed run.
 
-Collected when a notebook fails, before anything is cleaned up, and put into one file beside the report.
-Secrets are not asked for; credentials of the kubeconfig, and values of variables whose names sound like one,
-are left out wherever they stand. A cluster that refuses or does not answer costs a line, not the bundle.
+It is collected when a notebook fails, before clean-up, and written to one file beside the report. Secrets are
+not read; credentials of the kubeconfig, and values of variables whose names suggest secrets, are removed
+everywhere. A failed request becomes a line in the bundle.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ LEFT_OUT = "(left out)"
 
 
 class Bundle:
-    """Files about failures, one folder for each, that become one archive."""
+    """Files about failures, in one folder each, for one archive."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="trainyard-bundle-")
@@ -50,12 +50,12 @@ class Bundle:
         for kind in KINDS_OF_THE_CLUSTER:
             self._write(root / "cluster" / f"{kind}.yaml", partial(_yaml, cluster.kube, kind))
         for namespace in _namespaces(cluster.kube):
-            kube, place = cluster.kube.within(namespace), root / namespace
+            kube, folder = cluster.kube.within(namespace), root / namespace
             for kind in KINDS:
-                self._write(place / f"{kind}.yaml", partial(_yaml, kube, kind))
+                self._write(folder / f"{kind}.yaml", partial(_yaml, kube, kind))
             with contextlib.suppress(KitError):
                 for pod in kube.get_all("Pod"):
-                    self._collect_logs(kube, pod, place / "logs")
+                    self._collect_logs(kube, pod, folder / "logs")
         if cluster.provider == "local":
             for path in sorted(cluster.kubeconfig.parent.rglob("*.log")):
                 self._write(root / "components" / path.name, partial(_end_of, path))
@@ -67,8 +67,8 @@ class Bundle:
             if set(container["state"]) & {"running", "terminated"}:
                 self._write(folder / f"{name}.log", partial(_log, kube, pod, container["name"]))
             if container.get("restartCount"):
-                before = folder / f"{name}.previous.log"
-                self._write(before, partial(_log, kube, pod, container["name"], previous="true"))
+                previous = folder / f"{name}.previous.log"
+                self._write(previous, partial(_log, kube, pod, container["name"], previous="true"))
 
     def _write(self, path: Path, read: Callable[[], str]) -> None:
         """Write the result of ``read``, or its error."""

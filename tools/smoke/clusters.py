@@ -1,7 +1,7 @@
-"""The cluster of a run: its own, local or in a cloud, or a namespace in an existing one.
+"""The cluster of a run: a local or cloud cluster created for it, or a namespace in an existing one.
 
-All are context managers, make no more than they must, and delete what they made and nothing else. All that
-the kit makes in them carries the run's id in its label ``trainyard/workshop``.
+All are context managers, and delete exactly what they created. Objects of the kit have the run's id in the
+label ``trainyard/workshop``.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ from kitlib.storage import pvc
 from smoke.stopping import Stopping
 from trainyard_kit.workshop.rehearsal import pull
 
-LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
+LOCK = "trainyard-run"  # a ConfigMap that keeps two runs from using one namespace
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
-# By these a provider finds a cluster again, and by which arguments all that is of one.
-PLACES = {"region": "regions", "profile": "profile", "project": "project", "zone": ""}
+# Options that locate a cluster, and the corresponding arguments of `kit.delete_resources`.
+LOCATION_OPTIONS = {"region": "regions", "profile": "profile", "project": "project", "zone": ""}
 
 
 @dataclass
@@ -46,7 +46,7 @@ class OwnCluster(AbstractContextManager[Any]):
 
     Args:
         name: Its name.
-        nodes: How many nodes it has.
+        nodes: The number of nodes.
         options: Further arguments of `kit.create_cluster`: ``gpus=1`` declares one on each node.
     """
 
@@ -57,7 +57,7 @@ class OwnCluster(AbstractContextManager[Any]):
     _lock: IO[str] | None = None
 
     def open(self) -> Cluster:
-        """Make the cluster.
+        """Create the cluster.
 
         Raises:
             BadInput: Another run of notebooks on this machine uses the name.
@@ -71,16 +71,16 @@ class OwnCluster(AbstractContextManager[Any]):
             lock.close()
             fix = "wait for its end, or `--cluster NAME` gives this run one of another name"
             about = f'cluster "{self.name}"'
-            raise BadInput("another run of notebooks works on it", about=about, fix=fix) from error
+            raise BadInput("another run of notebooks uses it", about=about, fix=fix) from error
         self._lock = lock
         return kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
 
-    def offer(self) -> dict[str, object]:
+    def parameters(self) -> dict[str, object]:
         """Return the notebook parameters that select it."""
         return _parameters(self)
 
     def close(self) -> None:
-        """Delete it, and those of notebooks 17 and 25 beside it; a notebook may have done so before."""
+        """Delete it, and the clusters of notebooks 17 and 25; a notebook may have deleted them already."""
         if self._lock is None:
             return
         for name in (self.name, f"{self.name}-gpus", f"{self.name}-racks"):
@@ -99,10 +99,10 @@ class RentedCluster(AbstractContextManager[Any]):
     Args:
         provider: ``eks`` or ``gke``.
         name: Its name.
-        nodes: How many nodes it has for training.
-        options: The provider's own, as `kit.create_cluster` takes them: where, ``confirm=True`` where
-            there is no terminal.
-        image: Of the training pods; without one, the trainer image is built, as in notebook 03.
+        nodes: The number of training nodes.
+        options: The provider's options of `kit.create_cluster`: its location, and ``confirm=True`` without a
+            terminal.
+        image: The image of training pods; by default the trainer image is built, as in notebook 03.
     """
 
     provider: str
@@ -114,7 +114,7 @@ class RentedCluster(AbstractContextManager[Any]):
     def open(self) -> Cluster:
         """Create the cluster, wait until it is ready, and build and pull its image on every node.
 
-        The first pull takes minutes, for which no notebook waits.
+        The first pull takes minutes, longer than notebooks wait.
         """
         cluster = kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
         cluster.wait_ready()
@@ -123,17 +123,17 @@ class RentedCluster(AbstractContextManager[Any]):
         pull(cluster, [self.image or cluster.trainer_image()])
         return cluster
 
-    def offer(self) -> dict[str, object]:
+    def parameters(self) -> dict[str, object]:
         """Return the notebook parameters that select it."""
         return _parameters(self)
 
     def close(self) -> None:
         """Delete it, even if incomplete; a notebook may have deleted it already."""
-        where = {key: str(value) for key, value in self.options.items() if key in PLACES}
+        where = {key: str(value) for key, value in self.options.items() if key in LOCATION_OPTIONS}
         if cluster := find(self.name, provider=self.provider, **where):
             cluster.delete()
-        # What is half made is no cluster yet, and costs.
-        places = {PLACES[key]: value for key, value in where.items() if PLACES[key]}
+        # An incomplete cluster is not found above, and costs money.
+        places = {LOCATION_OPTIONS[key]: value for key, value in where.items() if LOCATION_OPTIONS[key]}
         kit.delete_resources(self.provider, clusters=self.name, dry_run=False, **places)
 
     def __exit__(self, *exception: object) -> None:
@@ -149,16 +149,16 @@ def _parameters(site: OwnCluster | RentedCluster) -> dict[str, object]:
 class BorrowedNamespace(AbstractContextManager[Any]):
     """A namespace in an existing cluster.
 
-    One is made for the run where that is allowed. Otherwise the one that was given is used, or else the
-    kubeconfig's; then only what carries the run's id is deleted at the end.
+    It is created for the run if allowed. Otherwise the given namespace, or the kubeconfig's, is used, and
+    only objects with the run's id are deleted at the end.
 
     Args:
         run: The run's id; also the name by which notebooks find the cluster.
-        stopping: What must not come between making the namespace and knowing that it was made.
-        kubeconfig: Read, and never written.
-        context: One of its contexts.
-        namespace: The one to use; it is made if it is not there.
-        nodes: How many pods the notebooks train with; None leaves that to them.
+        stopping: Defers interrupts while the namespace is created.
+        kubeconfig: It is only read.
+        context: A context of the kubeconfig.
+        namespace: The namespace to use; it is created if it does not exist.
+        nodes: The number of training pods; None for the notebooks' defaults.
     """
 
     run: str
@@ -169,8 +169,8 @@ class BorrowedNamespace(AbstractContextManager[Any]):
     nodes: int | None = None
     provider = "existing"
     _cluster: ExistingCluster | None = None
-    _made: list[str] = field(default_factory=list)
-    _before: set[str] | None = None
+    _created: list[str] = field(default_factory=list)
+    _existing: set[str] | None = None
     _operators: set[str] | None = None
 
     def open(self) -> Cluster:
@@ -188,18 +188,18 @@ class BorrowedNamespace(AbstractContextManager[Any]):
             if self._make(cluster.kube, "Namespace", name):
                 self._cluster = self._connect(name)
         kube = self._cluster.kube
-        if self._made:
+        if self._created:
             _wait_settled(kube)
         print(kit.preflight(self._cluster), flush=True)
-        if not self._made:
+        if not self._created:
             with self.stopping.held():
                 if not self._make(kube, "ConfigMap", LOCK):
-                    raise _taken(kube)
-        self._before = {context["metadata"]["uid"] for _, context in _by_kubectl(kube)}
+                    raise _in_use_error(kube)
+        self._existing = {context["metadata"]["uid"] for _, context in _by_kubectl(kube)}
         self._operators = _operators(kube)
         return self._cluster
 
-    def offer(self) -> dict[str, object]:
+    def parameters(self) -> dict[str, object]:
         """Return the notebook parameters that select it; 13_clean_up makes the kit forget it."""
         assert self._cluster, "it was opened"
         self._cluster.remembered()
@@ -208,15 +208,15 @@ class BorrowedNamespace(AbstractContextManager[Any]):
 
     def close(self) -> None:
         """Delete the namespace if the run created it, or else the run's objects; and operators."""
-        if self._cluster is None or not self._made:
+        if self._cluster is None or not self._created:
             return
         kube = self._cluster.kube
-        if "Namespace" in self._made:
+        if "Namespace" in self._created:
             _delete_namespace(kube)
         else:
             _delete_labelled(kube, self.run)
-            if self._before is not None:
-                _delete_by_kubectl(kube, self._before)
+            if self._existing is not None:
+                _delete_by_kubectl(kube, self._existing)
             kube.delete("ConfigMap", LOCK)
         if self._operators is not None:
             for name in sorted(_operators(kube) - self._operators):
@@ -234,7 +234,7 @@ class BorrowedNamespace(AbstractContextManager[Any]):
     def _make(self, kube: Kube, kind: str, name: str) -> bool:
         """Create an object that marks the run; return whether it is new."""
         labels = names.labels(workshop=self.run, lifetime=timedelta(hours=24))
-        del labels[names.KIT]  # it is no leftover that a notebook should find
+        del labels[names.KIT]  # notebooks must not report it as a leftover
         item = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": labels}}
         try:
             kube.create(item)
@@ -242,19 +242,19 @@ class BorrowedNamespace(AbstractContextManager[Any]):
             if error.status in (403, 409):
                 return False
             raise
-        self._made.append(kind)
+        self._created.append(kind)
         return True
 
 
-def _taken(kube: Kube) -> KitError:
+def _in_use_error(kube: Kube) -> KitError:
     """Return why a namespace cannot be used: it is in use, or this user may create nothing there."""
     about = f'namespace "{kube.namespace}"'
     lock = kube.find("ConfigMap", LOCK)
     if lock is None:
-        return BadInput("this user may make nothing in it", about=about, fix="give another NAMESPACE")
+        return BadInput("this user may not create objects in it", about=about, fix="set another NAMESPACE")
     holder = (lock["metadata"].get("labels") or {}).get(names.WORKSHOP)
     return BadInput(
-        f"{holder} works in it, since {lock['metadata']['creationTimestamp']}",
+        f"{holder} has used it since {lock['metadata']['creationTimestamp']}",
         about=about,
         fix=f"wait for it; if it was killed: kubectl -n {kube.namespace} delete configmap {LOCK}",
     )
@@ -268,7 +268,7 @@ def _wait_settled(kube: Kube) -> None:
         what="the namespace to be ready",
         about=f'namespace "{kube.namespace}"',
         resume="run again",
-        describe=lambda objects: "its ServiceAccount is not there yet",
+        describe=lambda objects: "its ServiceAccount does not exist yet",
     )
 
 
@@ -284,7 +284,7 @@ def _delete_namespace(kube: Kube) -> None:
             resume=f"kubectl delete namespace {name}",
             describe=lambda objects: (
                 "; ".join(map(remaining_conditions, objects["Namespace"].values()))
-                or "Kubernetes deletes what is in it"
+                or "Kubernetes is deleting its objects"
             ),
             report=line.update,
         )
@@ -294,17 +294,17 @@ def _delete_namespace(kube: Kube) -> None:
 def _delete_labelled(kube: Kube, run: str) -> None:
     """Delete the objects of this run's notebooks in a namespace, which are labelled with its id."""
     label = f"{names.WORKSHOP}={run}"
-    left = [item for kind in OWNED for item in list_known(kube, kind, labels=label)]
-    for name in sorted({item["metadata"]["labels"].get(names.RUN, "") for item in left} - {""}):
+    items = [item for kind in OWNED for item in list_known(kube, kind, labels=label)]
+    for name in sorted({item["metadata"]["labels"].get(names.RUN, "") for item in items} - {""}):
         Run(kube, name).delete()
     for claim in kube.get_all(pvc.CLAIM, labels=label):
         pvc.delete(kube, claim["metadata"]["name"], report=print)
 
 
-def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
+def _delete_by_kubectl(kube: Kube, existing: set[str]) -> None:
     """Delete the objects that notebooks created with kubectl: new ones labelled with their number."""
     for kind, item in _by_kubectl(kube):
-        if item["metadata"]["uid"] not in before:
+        if item["metadata"]["uid"] not in existing:
             kube.delete(kind, item["metadata"]["name"])
 
 
@@ -331,7 +331,7 @@ def facts(cluster: Cluster, *, image: str = "") -> dict[str, object]:
 
     Args:
         cluster: The cluster.
-        image: Of the training containers, where the notebooks are told one.
+        image: The image of training containers, if set.
 
     Example:
         >>> facts(kit.connect())["kubernetes"]

@@ -1,7 +1,7 @@
 """The processes of a run: a separate process for each notebook, and waits for prerequisites.
 
-A process of its own because nbclient takes over the signal handlers of the one that it runs in. What happened
-in a notebook is in the executed notebook, and read from there.
+The processes are separate because nbclient replaces signal handlers. Results are read from the executed
+notebook.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "execute_notebook.py"
 PATIENT_SECONDS = 4 * 3600
-SHUTDOWN_SECONDS = 30  # that an interrupted notebook has to shut its kernel down
+SHUTDOWN_SECONDS = 30  # for an interrupted notebook to shut down its kernel
 
 
 class Ended(Exception):
-    """The run ends: nothing new is started."""
+    """The run ends; no further process is started."""
 
 
 class Processes:
-    """Processes that threads start and wait for, and one call ends.
+    """Processes that threads start and wait for, and that one call ends.
 
-    Each in a session of its own: Ctrl-C at the terminal reaches the caller alone, which decides what happens.
+    Each has its own session, so Ctrl-C reaches only the caller.
     """
 
     def __init__(self) -> None:
@@ -85,6 +85,6 @@ def notebook_command(
 
     Cells may take hours if it is ``patient``, as with the sizes of a profile.
     """
-    more = [f"--cell-seconds={PATIENT_SECONDS}"] if patient else []
-    words = [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
-    return [sys.executable, str(SCRIPT), "--label", label, *more, str(notebook), str(output), *words]
+    options = [f"--cell-seconds={PATIENT_SECONDS}"] if patient else []
+    values = [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
+    return [sys.executable, str(SCRIPT), "--label", label, *options, str(notebook), str(output), *values]

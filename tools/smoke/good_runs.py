@@ -1,6 +1,6 @@
 """Check that ``why()`` reports no cause for succeeded runs.
 
-Asked in the middle of a notebook, before each cell that deletes: afterwards its runs are gone.
+It is called before each cell that deletes, because the runs do not exist afterwards.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from kitlib.clusters import Cluster, connect
 from kitlib.errors import ClusterBroken, ClusterNotFound
 from kitlib.runs.status import SUCCEEDED
 
-# A local node's GPUs may be declared alone: that a run trains on its CPU is true.
+# GPUs of local nodes may be only declared, so that training on the CPU is correct.
 DECLARED_GPUS = ("local", "GpusUnused")
 
 
@@ -17,11 +17,11 @@ class GoodRuns:
     """The succeeded runs of a cluster, each checked once.
 
     Args:
-        name: Of the cluster, as the notebook's parameter ``cluster_name`` has it.
+        name: The cluster's name, the notebook's parameter ``cluster_name``.
         find: Finds the cluster by that name.
 
     Attributes:
-        false_causes: The causes that were named for such runs.
+        false_causes: The causes that were reported for such runs.
     """
 
     def __init__(self, name: str, *, find: Callable[[str], Cluster] = connect) -> None:

@@ -1,8 +1,8 @@
 """Run notebooks in parallel lanes, each a thread with its own cluster.
 
-Much of a notebook is waiting, so two of them on two cores take less than twice as long as one. A lane starts
-processes and waits for them. Clusters are created and deleted in the main thread, as only that can be
-interrupted, and what is half made has to be undone. The order is ``plan.py``'s.
+Notebooks mostly wait, so two of them on two cores take less than twice as long as one. A lane starts
+processes and waits for them. Clusters are created and deleted in the main thread, because only it can be
+interrupted, and incomplete clusters must be deleted. ``plan.py`` decides the order.
 """
 
 import itertools
@@ -30,8 +30,8 @@ from smoke.result import Outcome
 from smoke.stopping import TIME_LIMIT, Stopping
 from smoke.timeline import CLUSTER, NOTEBOOK, WAITING
 
-# A notebook waits for half of the time that it takes alone on two cores. More than four lanes have nothing to
-# do: the longest chain takes about a quarter of what all of them do.
+# Alone on two cores, a notebook waits half of its time. More than four lanes would be idle, because the
+# longest chain takes about a quarter of the total.
 LANES_OF_A_CORE, MAX_LANES = 1.5, 4
 BYTES_OF_A_LANE = 3 * 2**30
 CONTROL_PLANE = "the control plane"
@@ -67,11 +67,11 @@ class Lanes:
     Args:
         sites: One for each lane.
         waiting: The notebooks, in the order in which lanes take them.
-        outcome: What becomes of them is noted there.
-        folder: Where the executed notebooks are written.
-        parameters: Of the notebooks, beside those of the site.
-        profile: More of single notebooks, by their names.
-        environment: Of the processes that execute them.
+        outcome: The results are added to it.
+        folder: The folder for executed notebooks.
+        parameters: Parameters of the notebooks, in addition to the site's.
+        profile: Further parameters by notebook.
+        environment: The environment of the processes that execute them.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Lanes:
         """Execute all notebooks; in the main thread.
 
         Raises:
-            KitError: A cluster could not be made, or not be cleaned up.
-            KeyboardInterrupt: The run was stopped, as ``stopping`` says.
+            KitError: A cluster could not be created or deleted.
+            KeyboardInterrupt: The run was stopped; ``stopping.reason`` has the reason.
         """
         threads = [
             threading.Thread(target=self._follow, args=[lane], name=f"lane {lane.number}")
@@ -105,7 +105,7 @@ class Lanes:
         ]
         try:
             for lane in self.lanes:
-                if lane.site.provider != "local":  # whether it answers is known before anything is executed
+                if lane.site.provider != "local":  # check that it answers before executing notebooks
                     self._open(lane)
             for thread in threads:
                 thread.start()
@@ -158,7 +158,7 @@ class Lanes:
         lane.open = True
         with self.outcome.timeline.span(CLUSTER, "creating the cluster", lane=lane.number):
             if lane.site.provider == "local":
-                with shown_elsewhere():  # a line that changes would be torn by those of the notebooks
+                with shown_elsewhere():  # progress lines would be mixed with the notebooks' output
                     lane.cluster = lane.site.open()
             else:
                 lane.cluster = lane.site.open()
@@ -203,7 +203,7 @@ class Lanes:
             names = ", ".join(notebook.programs)
             print(f"{notebook.label}  waiting for {names}", flush=True)
             with wait(WAITING, names, lane=lane.number):
-                # Where that fails, the notebook does, and says why.
+                # If it fails, the notebook fails and shows the reason.
                 self._python("-m", "trainyard_kit.cli", "images", "get", *notebook.programs)
 
     def _obtain_control_plane(self, notebook: Planned) -> None:
@@ -218,19 +218,19 @@ class Lanes:
                     fix="make setup",
                 ) from None
 
-    def _python(self, *words: str) -> int:
-        return self.processes.run([sys.executable, *words], environment={"PYTHONUNBUFFERED": "1"})
+    def _python(self, *arguments: str) -> int:
+        return self.processes.run([sys.executable, *arguments], environment={"PYTHONUNBUFFERED": "1"})
 
     def _execute(self, lane: Lane, notebook: Planned) -> None:
         """Execute one notebook; collect diagnostics if it fails."""
         of_lane = f", lane {lane.number}" if len(self.lanes) > 1 else ""
         count = f"{next(self._count)} of {len(self.outcome.planned)}"
         print(f"{notebook.label}  {notebook.path.name}: {count}{of_lane}", flush=True)
-        own = dict(self.profile.get(notebook.name, {}))
-        parameters = lane.site.offer() | own | dict(self.parameters)
+        profile = dict(self.profile.get(notebook.name, {}))
+        parameters = lane.site.parameters() | profile | dict(self.parameters)
         output = self.folder / notebook.path.name
         command = notebook_command(
-            notebook.path, output, label=notebook.label, parameters=parameters, patient=bool(own)
+            notebook.path, output, label=notebook.label, parameters=parameters, patient=bool(profile)
         )
         lane.notebook = notebook
         with self.outcome.timeline.span(NOTEBOOK, notebook.name, lane=lane.number) as start:

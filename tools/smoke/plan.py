@@ -1,15 +1,16 @@
 """Plan the order of notebooks, and which share a cluster, from their metadata.
 
-A notebook works alone. But where it uses what an earlier one left (a dataset, a model), it runs after that
-one on the same cluster; and what takes longest begins first. A notebook's ``metadata.trainyard`` has:
+Notebooks are independent, but one that uses results of another (a dataset, a model) runs after it on the same
+cluster. The longest start first. A notebook's ``metadata.trainyard`` has:
 
-- ``needs``: ``cluster``, and the programs of images that have to be on this machine, as ``images get`` calls
-  them; without this key a cluster, and nothing else.
-- ``after``: the names of notebooks after which it runs, on their cluster, where they are in the same run.
-- ``last``: whether it begins when nothing else is left to begin.
-- ``seconds``: about how long it takes on two cores.
+- ``needs``: ``cluster``, and programs of images that must be on this machine, by their names in ``images
+get``;
+  by default only a cluster.
+- ``after``: the names of notebooks of the same run after which it runs, on their cluster.
+- ``last``: whether it starts after all others.
+- ``seconds``: its approximate duration on two cores.
 
-Who executes them is in ``lanes.py``.
+``lanes.py`` executes them.
 """
 
 import json
@@ -23,7 +24,7 @@ CLUSTER = "cluster"
 
 @dataclass(frozen=True)
 class Planned:
-    """A notebook, and what its metadata says; the module's docstring has the meaning of each."""
+    """A notebook and its metadata, which the module's docstring describes."""
 
     path: Path
     needs: tuple[str, ...] = (CLUSTER,)
@@ -70,20 +71,20 @@ Chain = list[Planned]  # notebooks that run one after the other on one cluster
 def chains(notebooks: Sequence[Planned], *, lanes: int) -> list[Chain]:
     """Return the notebooks in the order in which lanes take them.
 
-    In one lane they keep their order. In several, those that need no cluster come first, as they run while
-    one is created, then the longest chain; those that are ``last`` come last.
+    One lane keeps the order. In several lanes, notebooks without a cluster come first, as they run while a
+    cluster is created, then the longest chains; ``last`` ones come last.
 
     Example:
         >>> two = [Planned(Path("04_a.ipynb")), Planned(Path("06_b.ipynb"), after=("04_a",))]
-        >>> [[each.label for each in chain] for chain in chains(two, lanes=2)]
+        >>> [[notebook.label for notebook in chain] for chain in chains(two, lanes=2)]
         [['04', '06']]
     """
     by_name: dict[str, Chain] = {}
     for notebook in notebooks:
-        before = next((name for name in notebook.after if name in by_name and lanes > 1), None)
-        by_name[notebook.name] = [notebook] if before is None else by_name[before]
-        if before is not None:
-            by_name[before].append(notebook)
+        previous = next((name for name in notebook.after if name in by_name and lanes > 1), None)
+        by_name[notebook.name] = [notebook] if previous is None else by_name[previous]
+        if previous is not None:
+            by_name[previous].append(notebook)
     different = list({id(chain): chain for chain in by_name.values()}.values())
     return sorted(different, key=lambda chain: _rank(chain, lanes))
 
@@ -103,9 +104,10 @@ class Queue:
     """The queue of chains for the lanes.
 
     Args:
-        waiting: In the order in which they are to be taken.
-        ready: Whether the programs that a notebook needs are on this machine. One that still has to wait is
-            taken when there is nothing else but those that are ``last``.
+        waiting: The chains in order.
+        ready: Whether the programs that a notebook needs are on this machine. Others are taken only when
+        nothing
+            else but ``last`` notebooks remains.
     """
 
     def __init__(self, waiting: Sequence[Chain], *, ready: Callable[[Planned], bool]) -> None:
@@ -116,9 +118,9 @@ class Queue:
     def next_chain(self) -> Chain | None:
         """Return the next chain, or None when all are taken."""
         with self._lock:
-            now = [chain for chain in self._waiting if not any(notebook.last for notebook in chain)]
-            possible = [chain for chain in now if all(map(self._ready, chain))]
-            chain = next(iter(possible or now or self._waiting), None)
+            regular = [chain for chain in self._waiting if not any(notebook.last for notebook in chain)]
+            possible = [chain for chain in regular if all(map(self._ready, chain))]
+            chain = next(iter(possible or regular or self._waiting), None)
             if chain:
                 self._waiting.remove(chain)
             return chain

@@ -1,7 +1,7 @@
 """Write the machine-readable results of a run: ``result.json`` and JUnit XML.
 
-The shape of ``result.json`` is ``result.schema.json`` beside this; a change that breaks readers raises
-``SCHEMA``. The page for people is ``report.py``'s.
+``result.schema.json`` is the schema of ``result.json``; an incompatible change increments ``SCHEMA``.
+``report.py`` writes the HTML page.
 """
 
 import json
@@ -28,21 +28,21 @@ class Outcome:
     """The complete results of a run.
 
     Attributes:
-        run: Its id.
-        began: When, in UTC, as ISO 8601.
-        planned: The names of the notebooks that were to be executed.
-        seconds: How long it took, cleaning up included.
-        timeline: When its parts began and how long each took.
-        setup: Seconds of each part of the setup before it, where there was one.
-        lanes: How many notebooks were executed at once.
+        run: The run's id.
+        began: The start in UTC, as ISO 8601.
+        planned: The names of the requested notebooks.
+        seconds: The duration, including clean-up.
+        timeline: Start and duration of each part.
+        setup: Seconds of each part of the preceding setup, if any.
+        lanes: The number of parallel notebooks.
         time_limit: In seconds, or None.
-        cluster: What ``clusters.facts`` says; None if none could be had.
-        error: Why there was no cluster, or why it could not be cleaned up.
+        cluster: The result of ``clusters.facts``; None without a cluster.
+        error: Why the cluster could not be created or deleted.
         stopped: ``TIME_LIMIT`` or ``INTERRUPTED``, or None.
-        notebooks: What the executed notebooks say (``report.Result``).
-        thresholds: What came of them.
-        bundle: The file with what is needed to find out why.
-        briefs: The first page of that for each notebook that failed, which is printed at the end.
+        notebooks: The results of executed notebooks (``report.Result``).
+        thresholds: The results of the thresholds.
+        bundle: The name of the diagnostic archive.
+        briefs: A summary of the cluster for each failed notebook, which is printed at the end.
     """
 
     run: str
@@ -145,8 +145,8 @@ class Outcome:
 def _notebook(name: str, executed: "Result | None") -> dict[str, object]:
     """Return the entry of a notebook in ``result.json``."""
     if executed is None:
-        nothing = {"seconds": 0, "figures": {}, "synthetic": False, "data": {}, "failure": None}
-        return {"name": name, "verdict": "not executed"} | nothing
+        empty = {"seconds": 0, "figures": {}, "synthetic": False, "data": {}, "failure": None}
+        return {"name": name, "verdict": "not executed"} | empty
     failure = executed.failure and {
         "cell": executed.failure.cell,
         "source": executed.failure.source,

@@ -1,7 +1,6 @@
 """Stop a run on a signal or at its time limit, except in protected sections.
 
-SIGTERM, SIGINT and the limit all become a KeyboardInterrupt, which the kit understands: what it was about to
-make, it unmakes.
+SIGTERM, SIGINT and the limit raise KeyboardInterrupt, on which the kit deletes what it was creating.
 """
 
 import contextlib
@@ -14,10 +13,10 @@ INTERRUPTED = "interrupted"
 
 
 class Stopping:
-    """Turns signals and the time limit into KeyboardInterrupt; made in the main thread.
+    """Raises KeyboardInterrupt on signals and at the time limit; created in the main thread.
 
     Attributes:
-        reason: Why the run has to stop: ``TIME_LIMIT``, ``INTERRUPTED``, or None while it may go on.
+        reason: ``TIME_LIMIT``, ``INTERRUPTED``, or None while the run may continue.
     """
 
     def __init__(self, *, seconds: float | None = None) -> None:
@@ -38,10 +37,10 @@ class Stopping:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Defer interrupts until the end of the block."""
-        before, self._holding = self.reason, self._holding + 1
+        reason_before, self._holding = self.reason, self._holding + 1
         try:
             yield
         finally:
             self._holding -= 1
-        if self.reason and not before and not self._holding:
+        if self.reason and not reason_before and not self._holding:
             raise KeyboardInterrupt(self.reason)

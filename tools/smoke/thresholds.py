@@ -1,6 +1,6 @@
 """The thresholds of a run: minimum accuracy, images per second or bandwidth.
 
-The figures are those of cells tagged ``result-…``. Cells that fail are no matter of this module.
+The figures are those of cells tagged ``result-…``.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 FIGURES = {
-    "accuracy": "accuracy, as a part of 1",
+    "accuracy": "accuracy, from 0 to 1",
     "images_per_s": "images/s of training, all ranks together",
     "allreduce_mb_per_s": "bandwidth of an all-reduce, in MB/s",
 }
@@ -16,16 +16,16 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Threshold:
-    """The minimum for one notebook, or for every one that reports the figure.
+    """The minimum for one notebook, or for all that report the figure.
 
     Attributes:
         figure: One of ``FIGURES``.
-        least: In the figure's unit.
-        notebook: Its number or the beginning of its name; None means every one that has the figure.
+        minimum: In the figure's unit.
+        notebook: Its number or the beginning of its name; None for all notebooks with the figure.
     """
 
     figure: str
-    least: float
+    minimum: float
     notebook: str | None = None
 
 
@@ -50,8 +50,8 @@ class Verdict:
 
     def __str__(self) -> str:
         where = f" in {self.notebook}" if self.notebook else ""
-        measured = "no notebook said it" if self.measured is None else f"{self.measured:g}"
-        return f"{self.figure}{where}: {measured}, wanted at least {self.wanted:g}"
+        measured = "not reported" if self.measured is None else f"{self.measured:g}"
+        return f"{self.figure}{where}: {measured}, expected at least {self.wanted:g}"
 
     def as_dict(self) -> dict[str, object]:
         """Convert it for ``result.json``."""
@@ -66,22 +66,24 @@ def parse(figure: str, text: str) -> list[Threshold]:
         Threshold(figure='accuracy', least=0.97, notebook='05')
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text has another form.
     """
     thresholds = []
-    for word in re.split(r"[\s,]+", text.strip()):
-        notebook, _, number = word.rpartition("=")
+    for item in re.split(r"[\s,]+", text.strip()):
+        notebook, _, number = item.rpartition("=")
         try:
             thresholds.append(Threshold(figure, float(number), notebook or None))
         except ValueError as error:
-            raise ValueError(f"{word!r} is no threshold of {figure}: say 0.97, or 05=0.97 06=0.5") from error
+            raise ValueError(
+                f"{item!r} is not a threshold of {figure}: use 0.97, or 05=0.97 06=0.5"
+            ) from error
     return thresholds
 
 
 def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
     """Return the outcome of each threshold; ``figures`` are those of each executed notebook.
 
-    A threshold whose figure was not reported has not held: a renamed tag would else pass for ever.
+    A threshold whose figure was not reported is missed, so that a renamed tag is noticed.
     """
     verdicts = []
     for threshold in thresholds:
@@ -91,6 +93,6 @@ def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str,
             if threshold.figure in values and name.startswith(threshold.notebook or "")
         }
         verdicts += [
-            Verdict(threshold.figure, name, threshold.least, value) for name, value in reported.items()
-        ] or [Verdict(threshold.figure, threshold.notebook, threshold.least, None)]
+            Verdict(threshold.figure, name, threshold.minimum, value) for name, value in reported.items()
+        ] or [Verdict(threshold.figure, threshold.notebook, threshold.minimum, None)]
     return verdicts

@@ -1,6 +1,6 @@
-"""Record the begin and duration of each part of a run: notebooks, clusters and waits.
+"""Record the start and duration of each part of a run: notebooks, clusters and waits.
 
-Lanes write it while they work; the report draws it.
+Lanes record spans; the report draws them.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 NOTEBOOK, CLUSTER, WAITING = "notebook", "cluster", "waiting"
-SHORT = 0.5  # seconds; nothing was waited for that took less
+SHORT = 0.5  # seconds; shorter waits are not recorded
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Span:
 
     Attributes:
         kind: ``NOTEBOOK``, ``CLUSTER`` (creating or deleting one) or ``WAITING``.
-        name: The notebook, or what was done or waited for.
+        name: The notebook, or the operation.
         lane: From 1.
-        start: Seconds since the run began.
-        seconds: How long it took.
+        start: Seconds since the start of the run.
+        seconds: The duration.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Timeline:
 
     @contextmanager
     def span(self, kind: str, name: str, *, lane: int) -> Iterator[float]:
-        """Record the begin and duration of a block, even if it fails."""
+        """Record the start and duration of a block, even if it fails."""
         start = self.seconds
         try:
             yield start
@@ -61,10 +61,10 @@ class Timeline:
                 self.spans.append(Span(kind, name, lane, start, seconds))
 
 
-def take_setup(folder: Path) -> dict[str, float]:
-    """Return how long each part of the setup took before this run; its note, ``setup.json``, goes with that.
+def read_setup(folder: Path) -> dict[str, float]:
+    """Return the seconds of each part of the setup before this run, and delete its file, ``setup.json``.
 
-    So a later run without a setup of its own does not report this one's.
+    So a later run without a setup does not report it again.
     """
     path = folder / "setup.json"
     try:

@@ -1,5 +1,4 @@
-"""A cluster under random disturbances, one noun a module: the plan of what is done when, what attendees do,
-the faults, what the API has acknowledged, and the resources that processes and files hold.
+"""The parts of a soak test: plan, attendees, faults, acknowledged writes, and resources.
 
-``soak_cluster.py`` puts them together.
+``soak_cluster.py`` combines them.
 """

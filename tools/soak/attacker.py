@@ -1,9 +1,9 @@
 """An attendee who exhausts resources in turn, and another's training job that counts its steps.
 
-While the attack lasts, flows, connections (to kubelets as well), questions, inotify instances and processes
-are taken without end, one of the `attacks` is there as well, images are requested of registries that never
-answer, and what the instructor's table reads is spoiled. What the job does with and without it, in the same
-cluster and the same hour, is the measure.
+An attack creates flows, connections (also to kubelets), DNS queries, inotify instances and processes without
+end, runs one of the `attacks`, requests images from registries that never answer, and corrupts the data of
+the instructor's table. The result is the job's speed with and without the attack, in the same cluster and
+hour.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from trainyard_kit import workshop
 NAME, TRAINER = "attacker", "trainer"
 PORT, UDP_PORTS = 9000, range(9001, 9009)
 SETTLE_SECONDS, MIN_SECONDS, PATIENCE_SECONDS = 5, 60, 60
-# Of the job's speed; and of the time, of which nodes that are off take more or less on either side.
+# Shares of the job's speed, and of the time; the latter varies with nodes that are off.
 MAX_LOST, MAX_STOPPED = 0.1, 0.25
 SILENT_IMAGES = [f"192.0.2.{number}:5000/silent:1" for number in range(1, 4)]  # of RFC 5737: unused addresses
-# A thread for each thing that all share; each takes until it gets no more, and goes on trying.
+# A thread for each shared resource, which takes all that it gets and retries.
 ATTACK = f"""
 import ctypes, random, socket, threading, time
 libc = ctypes.CDLL(None)
@@ -86,7 +86,7 @@ threads = [threading.Thread(target=repeat, args=(act,))
 for thread in threads:
     thread.start()
 """
-# A step exchanges gradients with another worker, which is itself, over a connection that stays, and computes.
+# A step exchanges gradients with itself over a persistent connection, and computes.
 TRAINING = f"""
 import socket, threading, time
 listener = socket.create_server(("", {PORT}))
@@ -126,29 +126,29 @@ class Attacker:
     """One attendee who attacks, and the training job of another.
 
     Args:
-        cluster: The soak's.
-        victim: Reaches the namespace of the attendee who trains.
+        cluster: The cluster of the soak test.
+        victim: A client for the namespace of the training attendee.
     """
 
     def __init__(self, cluster: kit.Cluster, victim: Kube) -> None:
         self.cluster, self.victim = cluster, victim
         attendee = workshop.add(NAME, cluster=cluster, cpu="1", memory="2Gi")
         self.kube = Kube(attendee.kubeconfig, cluster="soak")
-        self.attacks: list[list[float]] = []  # begin and end, in seconds since the epoch
+        self.attacks: list[list[float]] = []  # start and end, in seconds since the epoch
         self._rows = itertools.cycle(ATTACKS)
 
-    def move_in(self) -> None:
-        """Start the training job, and create what exists before the attacks."""
+    def set_up(self) -> None:
+        """Start the training job, and create the objects that exist before the attacks."""
         headless = {"spec": {"clusterIP": "None", "publishNotReadyAddresses": True}}
         self.victim.create(manifests.merge(_service(TRAINER, [("TCP", PORT)]), headless))
         self.victim.create(_deployment(TRAINER, TRAINING))
         self.kube.create(_service("attack", [("UDP", port) for port in UDP_PORTS]))
 
     def begin(self) -> str:
-        """Start attacking; return the instructor's table meanwhile."""
+        """Start attacking; return the size of the instructor's table."""
         self.attacks.append([time.time(), float("inf")])
-        _patiently(self._attack)
-        return f"{len(_patiently(lambda: workshop.status(cluster=self.cluster)))} attendees in the table"
+        _retry(self._attack)
+        return f"{len(_retry(lambda: workshop.status(cluster=self.cluster)))} attendees in the table"
 
     def _attack(self) -> None:
         self.kube.apply(_deployment("attack", ATTACK))
@@ -165,33 +165,36 @@ class Attacker:
 
     def end(self) -> str:
         """Stop attacking."""
-        _patiently(lambda: self.kube.delete("Deployment", "attack"))
-        _patiently(self._delete)
+        _retry(lambda: self.kube.delete("Deployment", "attack"))
+        _retry(self._delete)
         if self.attacks:
             self.attacks[-1][1] = min(self.attacks[-1][1], time.time())
-        return "over"
+        return "ended"
 
-    def try_all(self, neighbour: Kube, *, most: int, say: Callable[[dict[str, Any]], None]) -> list[str]:
+    def run_attacks(
+        self, neighbour: Kube, *, count: int, report: Callable[[dict[str, Any]], None]
+    ) -> list[str]:
         """Run all attacks while a neighbour works without faults; return its losses.
 
         Args:
-            neighbour: Reaches the neighbour's namespace.
-            most: How many attacks; where it is not all, waits are shown and not judged.
+            neighbour: A client for the neighbour's namespace.
+            count: The number of attacks; delays are only checked if it is all of them.
+            report: Called with the result of each.
         """
         problems = []
         with Neighbour(neighbour) as working:
-            for name in itertools.islice(ATTACKS, most):
+            for name in itertools.islice(ATTACKS, count):
                 with working.watching(starts=2) as record:
                     self._create(name)
-                left = wait_until_done(self._delete, seconds=PATIENCE_SECONDS, say=lambda line: None)
-                say({"attack": name, "neighbour": record.figures(), "left": left})
-                late = record.late() if most >= len(ATTACKS) else []
-                problems += [f"during {name}: {text}" for text in record.problems + late]
+                remaining = wait_until_done(self._delete, seconds=PATIENCE_SECONDS, report=lambda line: None)
+                report({"attack": name, "neighbour": record.figures(), "left": remaining})
+                delays = record.delays() if count >= len(ATTACKS) else []
+                problems += [f"during {name}: {text}" for text in record.problems + delays]
         return problems
 
     def _create(self, name: str) -> None:
         for item in ATTACKS[name]():
-            with contextlib.suppress(KitError):  # what is refused is as good
+            with contextlib.suppress(KitError):  # a rejected object is also a good result
                 self.kube.create(item)
 
     def _delete(self) -> list[str]:
@@ -202,7 +205,7 @@ class Attacker:
                 self.kube.delete(kind, item["metadata"]["name"], grace=0 if kind == "Pod" else None)
         return [pod["metadata"]["name"] for pod in self.kube.get_all("Pod", labels=labels)]
 
-    def leave(self) -> list[tuple[int, int]]:
+    def clean_up(self) -> list[tuple[int, int]]:
         """End everything; return the training job's steps in each second."""
         with contextlib.suppress(KitError):
             self.end()
@@ -218,9 +221,9 @@ class Attacker:
 
 
 def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]]) -> dict[str, Any]:
-    """Compare the steps of a second with and without an attack, by their medians. Pure.
+    """Compare the median of steps per second with and without an attack. Pure.
 
-    Seconds without a step are counted by themselves: nodes that are off stop the job on both sides.
+    Seconds without a step are counted separately, because nodes that are off stop the job on both sides.
 
     Example:
         >>> compare([(second, 10 - (second >= 100)) for second in range(200)], [(100, 200)])["lost"]
@@ -239,23 +242,23 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]
         return figures
     speeds = [statistics.median(filter(None, steps)) if any(steps) else 0 for steps in (with_attack, without)]
     stops = [steps.count(0) / len(steps) for steps in (with_attack, without)]
-    lost = 1 - speeds[0] / speeds[1] if speeds[1] else 0
-    return figures | {"lost": round(lost, 3), "stopped": round(stops[0] - stops[1], 3)}
+    slowdown = 1 - speeds[0] / speeds[1] if speeds[1] else 0
+    return figures | {"lost": round(slowdown, 3), "stopped": round(stops[0] - stops[1], 3)}
 
 
 def problems(figures: dict[str, Any]) -> list[str]:
     """Evaluate the result of `compare`. Pure."""
-    lost, stopped = figures["lost"] or 0, figures["stopped"] or 0
-    slower = [f"an attacker took {lost:.0%} of another's training speed"] * (lost > MAX_LOST)
+    slowdown, stopped = figures["lost"] or 0, figures["stopped"] or 0
+    slower = [f"an attacker took {slowdown:.0%} of another's training speed"] * (slowdown > MAX_LOST)
     return slower + [f"an attacker stopped another's training for {stopped:.0%}"] * (stopped > MAX_STOPPED)
 
 
-def _patiently(act: Callable[[], Result]) -> Result:
+def _retry(call: Callable[[], Result]) -> Result:
     """Retry while a component is unavailable."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return act()
+            return call()
         except KitError:
             if time.monotonic() > deadline:
                 raise

@@ -1,7 +1,7 @@
-"""Manifests of attacks: what a pod or a claim of one attendee does to what all share. Pure.
+"""Manifests of attacks on shared resources by pods and claims of one attendee. Pure.
 
-Each row is a list of objects for one namespace. The sizes are bounded, so that a row which the cluster does
-not withstand harms a machine of 8 GiB no more than a large program does.
+Each attack is a list of objects for one namespace. The sizes are bounded, so that an attack that succeeds
+harms a machine of 8 GiB no more than a large program.
 """
 
 import copy
@@ -85,7 +85,7 @@ while True:
         os.rename(f"/v/{number}/a", f"/v/{number}/z")
         shutil.rmtree(f"/v/{number}")
 """
-# Answers of an HTTP probe: endless bodies, headers, status lines and interim answers, and 200 MB packed.
+# Responses to HTTP probes: endless bodies, headers, status lines, interim responses, and 200 MB compressed.
 ANSWERS = """
 import gzip, socket, sys, threading
 packed = gzip.compress(bytes(200_000_000))
@@ -157,7 +157,7 @@ def _in_volume(source: str, volume: Object, name: str, **spec: object) -> Object
 
 
 def _levels(count: int) -> list[Object]:
-    """Variables each of which has the one before twice."""
+    """Return variables, each of which contains the previous one twice."""
     first = [{"name": "A0", "value": "x" * 64}]
     return first + [
         {"name": f"A{level}", "value": f"$(A{level - 1})$(A{level - 1})"} for level in range(1, count)
@@ -253,7 +253,7 @@ def page_cache() -> list[Object]:
 
 
 def bombs() -> list[Object]:
-    """Processes without end: in init containers, in probes, in hooks, and as a plain program."""
+    """Start processes without end in init containers, probes, hooks and as a plain program."""
     limits = {"limits": {"memory": "256Mi"}}
     probe = {"exec": {"command": ["sh", "-c", SHELL_BOMB]}, "periodSeconds": 1, "timeoutSeconds": 1}
     hook = {"postStart": {"exec": {"command": ["sh", "-c", SHELL_BOMB]}}}
@@ -398,7 +398,7 @@ def probe_output() -> list[Object]:
 
 
 def long_texts() -> list[Object]:
-    """Lines and termination messages of a hundred megabytes, and what is no file in their place."""
+    """Lines and termination messages of a hundred megabytes, and special files in their place."""
     line, after = "import sys; sys.stdout.write({!r} * 100_000_000); sys.stdout.flush()", "; sys.exit(3)"
     message = "rm -f /dev/termination-log; {} /dev/termination-log; exit 3"
     scripts = (
@@ -428,7 +428,7 @@ def years_of_grace() -> list[Object]:
 
 
 def finalizers() -> list[Object]:
-    """An object whose finalizer never ends: it stays when it is deleted, and its namespace with it."""
+    """Objects whose finalizer is never removed, so that neither they nor their namespace can be deleted."""
     body = {"containers": [shell("sleep 600")], "restartPolicy": "Never"}
     job = {"template": {"metadata": {"labels": LABELS}, "spec": body}, "completions": 5, "parallelism": 5}
     objects = [

@@ -1,4 +1,4 @@
-"""What an attendee does: objects, jobs, exec, logs and port-forwards, with their own kubeconfig alone."""
+"""The actions of an attendee with their own kubeconfig: objects, jobs, exec, logs and port-forwards."""
 
 import contextlib
 import subprocess
@@ -19,7 +19,7 @@ PORT = 8000
 LABELS = {"soak": "yes"}
 MAX_JOBS, MAX_OBJECTS = 4, 40
 ANSWER_SECONDS = 30
-# A pod that a lost node takes with it is replaced at once: the soak has no five minutes to wait.
+# Pods of a lost node are replaced after 5 s, not after Kubernetes' five minutes.
 AT_ONCE = [
     {
         "key": f"node.kubernetes.io/{taint}",
@@ -29,7 +29,7 @@ AT_ONCE = [
     }
     for taint in ("unreachable", "not-ready")
 ]
-# Numbers its lines, so that a gap in its log shows, and answers on a port.
+# It numbers its lines, so that gaps in the log are detected, and answers on a port.
 PROGRAM = f"""
 import http.server, itertools, threading, time
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -47,17 +47,17 @@ for number in itertools.count():
 
 
 class Broken(Exception):
-    """Something was promised, and does not hold."""
+    """An invariant does not hold."""
 
 
 class Attendee:
-    """One of those who share the cluster.
+    """One attendee of the shared cluster.
 
     Args:
-        name: Theirs.
-        kubeconfig: Theirs.
-        kubectl: The command of kubectl, for what is forwarded.
-        ledger: Of all attendees.
+        name: The attendee's name.
+        kubeconfig: The attendee's kubeconfig.
+        kubectl: The command of kubectl, for port-forwards.
+        ledger: The ledger of all attendees.
     """
 
     def __init__(self, name: str, kubeconfig: Path, *, kubectl: Sequence[str], ledger: Ledger) -> None:
@@ -67,10 +67,10 @@ class Attendee:
         self._kubectl = [*kubectl, "--kubeconfig", str(kubeconfig)]
         self._ledger = ledger
         self._gaps: list[tuple[str, str]] = []
-        self._lock = threading.Lock()  # what concerns one object comes one after the other
+        self._lock = threading.Lock()  # serialises changes of one object
 
-    def move_in(self) -> None:
-        """Create what an attendee has all the time: a claim, and a pod that a Deployment keeps."""
+    def set_up(self) -> None:
+        """Create the permanent objects of an attendee: a claim, and a Deployment with one pod."""
         self.kube.create(
             {
                 "apiVersion": "v1",
@@ -93,28 +93,28 @@ class Attendee:
         )
 
     def act(self, what: str, number: int, pick: float) -> str:
-        """Do something; return what came of it.
+        """Perform an action and return its result.
 
         Args:
             what: A kind of the plan's lane "attendees".
-            number: Of the disturbance, for names.
-            pick: Between 0 and 1, which object.
+            number: The number of the disturbance, for names.
+            pick: Between 0 and 1; selects the object.
 
         Raises:
-            KitError: It could not be done, as a component was away just then.
-            Broken: It was done wrongly.
+            KitError: It failed because a component was not available.
+            Broken: The result is wrong.
         """
         match what:
             case "create":
                 return self._create_object(f"object-{number}", f"{what} {number}")
             case "update":
-                return self._on_one("ConfigMap", pick, lambda name: self._update(name, f"{what} {number}"))
+                return self._pick_one("ConfigMap", pick, lambda name: self._update(name, f"{what} {number}"))
             case "delete":
-                return self._on_one("ConfigMap", pick, lambda name: self._delete("ConfigMap", name))
+                return self._pick_one("ConfigMap", pick, lambda name: self._delete("ConfigMap", name))
             case "job":
                 return self._create_job(f"job-{number}", seconds=round(20 * pick**3))
             case "delete job":
-                return self._on_one("Job", pick, lambda name: self._delete("Job", name))
+                return self._pick_one("Job", pick, lambda name: self._delete("Job", name))
             case "exec":
                 return self.execute(f"said-{number}")
             case "logs":
@@ -127,7 +127,7 @@ class Attendee:
 
     def _create_object(self, name: str, content: str) -> str:
         if len(self._ledger.usable(self.namespace, "ConfigMap")) >= MAX_OBJECTS:
-            return self._on_one("ConfigMap", 0, lambda name: self._delete("ConfigMap", name))
+            return self._pick_one("ConfigMap", 0, lambda name: self._delete("ConfigMap", name))
         item = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -146,7 +146,7 @@ class Attendee:
 
     def _create_job(self, name: str, *, seconds: int) -> str:
         if len(self._ledger.usable(self.namespace, "Job")) >= MAX_JOBS:
-            return self._on_one("Job", 0, lambda name: self._delete("Job", name))
+            return self._pick_one("Job", 0, lambda name: self._delete("Job", name))
         script = f"echo begun; sleep {seconds}; until touch /claim/{name}; do sleep 1; done; echo done"
         item = {
             "apiVersion": "batch/v1",
@@ -162,20 +162,20 @@ class Attendee:
         }
         return self._request("Job", name, name, lambda: self.kube.create(item))
 
-    def _on_one(self, kind: str, pick: float, act: Callable[[str], str]) -> str:
+    def _pick_one(self, kind: str, pick: float, call: Callable[[str], str]) -> str:
         with self._lock:
             names = self._ledger.usable(self.namespace, kind)
-            return act(names[int(pick * len(names))]) if names else f"there is no {kind}"
+            return call(names[int(pick * len(names))]) if names else f"there is no {kind}"
 
     def _request(self, kind: str, name: str, content: str | None, send: Callable[[], object]) -> str:
         key = (self.namespace, kind, name)
-        before = self._ledger.possible(key)
+        states = self._ledger.possible(key)
         self._ledger.sent(key, content)
         try:
             send()
         except Rejected as error:
             if error.status < 500:
-                self._ledger.refused(key, content, before)
+                self._ledger.refused(key, content, states)
             else:
                 self._ledger.lost(key, content)
             raise
@@ -186,7 +186,7 @@ class Attendee:
         return name
 
     def objects(self) -> dict[tuple[str, str, str], str]:
-        """Return what there is of this attendee, by key of the ledger."""
+        """Return this attendee's objects, by key of the ledger."""
         by_key = {}
         for kind in ("ConfigMap", "Job"):
             for item in self.kube.get_all(kind, labels="soak=yes"):
@@ -196,7 +196,7 @@ class Attendee:
         return by_key
 
     def unfinished(self) -> list[str]:
-        """Return what is not finished: jobs that have not succeeded, a desk that is not ready."""
+        """Return the jobs that have not succeeded, and the desk if it is not ready."""
         jobs = [
             f"{self.namespace}/{item['metadata']['name']}: {item.get('status')}"
             for item in self.kube.get_all("Job", labels="soak=yes")
@@ -208,8 +208,8 @@ class Attendee:
     def missing_files(self) -> list[str]:
         """Return the succeeded jobs whose file is missing on the claim."""
         existing = set(self.kube.execute(self._desk(), ["ls", "/claim"], container="main").split())
-        done = {item["metadata"]["name"] for item in self.kube.get_all("Job", labels="soak=yes")}
-        return [f"{self.namespace}: no file of {name}" for name in sorted(done - existing)]
+        succeeded = {item["metadata"]["name"] for item in self.kube.get_all("Job", labels="soak=yes")}
+        return [f"{self.namespace}: no file of {name}" for name in sorted(succeeded - existing)]
 
     def clear(self) -> None:
         """Delete jobs, objects and ended pods, but not the desk."""
@@ -227,11 +227,11 @@ class Attendee:
 
     # Streams.
 
-    def execute(self, word: str) -> str:
+    def execute(self, text: str) -> str:
         """Run a command in the desk's pod."""
-        output = self.kube.execute(self._desk(), ["echo", word], container="main")
-        if output.strip() != word:
-            raise Broken(f"{self.namespace}: exec of `echo {word}` wrote {output!r}")
+        output = self.kube.execute(self._desk(), ["echo", text], container="main")
+        if output.strip() != text:
+            raise Broken(f"{self.namespace}: exec of `echo {text}` wrote {output!r}")
         return "wrote it"
 
     def follow(self, *, seconds: float) -> str:
@@ -261,7 +261,7 @@ class Attendee:
         return [gap for pod, gap in self._gaps if pod not in gaps]
 
     def forward(self, *, seconds: float) -> str:
-        """Forward a port of the desk's pod, request something, and stay connected for a while."""
+        """Forward a port of the desk's pod, send a request, and stay connected for a while."""
         command = [*self._kubectl, "port-forward", f"pod/{self._desk()}", f":{PORT}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             killer = threading.Timer(ANSWER_SECONDS + seconds, process.kill)
@@ -270,7 +270,7 @@ class Attendee:
             try:
                 line = process.stdout.readline()
                 if " -> " not in line:
-                    return f"could not be done: {process.stderr.read().strip()[-200:]}"
+                    return f"failed: {process.stderr.read().strip()[-200:]}"
                 port = line.split(" -> ")[0].rsplit(":", 1)[1]
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=ANSWER_SECONDS) as answer:
                     status = answer.status
@@ -278,7 +278,7 @@ class Attendee:
                     process.wait(seconds)
                 return f"HTTP {status}"
             except OSError as error:
-                return f"could not be done: {error}"
+                return f"failed: {error}"
             finally:
                 killer.cancel()
                 process.kill()
@@ -299,14 +299,14 @@ def count_lines(lines: Iterable[str], *, about: str) -> int:
     """Count the lines of `PROGRAM`.
 
     Raises:
-        Broken: One is missing, comes twice, or is not whole.
+        Broken: A line is missing, repeated or incomplete.
     """
-    before, count = None, 0
+    previous, count = None, 0
     for line in lines:
-        word, _, number = line.partition(" ")
-        if word != "line" or not number.isdecimal() or before not in (None, int(number) - 1):
-            raise Broken(f"{about}: in the log, line {before} is followed by {line!r}")
-        before, count = int(number), count + 1
+        label, _, number = line.partition(" ")
+        if label != "line" or not number.isdecimal() or previous not in (None, int(number) - 1):
+            raise Broken(f"{about}: in the log, line {previous} is followed by {line!r}")
+        previous, count = int(number), count + 1
     return count
 
 
@@ -328,20 +328,20 @@ def pod_spec(command: list[str]) -> Object:
 
 
 def wait_until_done(
-    look: Callable[[], list[str]], *, seconds: float, say: Callable[[dict[str, Any]], None]
+    read: Callable[[], list[str]], *, seconds: float, report: Callable[[dict[str, Any]], None]
 ) -> list[str]:
-    """Wait until nothing is left, or nothing has changed for a while; return what is left."""
-    left, deadline = None, time.monotonic() + seconds
+    """Wait until nothing is left, or nothing has changed for a while; return the rest."""
+    remaining, deadline = None, time.monotonic() + seconds
     while True:
         try:
-            now = look()
+            names = read()
         except KitError as error:
-            now = [str(error)]
-        if not now:
+            names = [str(error)]
+        if not names:
             return []
-        if now != left:
-            left, deadline = now, time.monotonic() + seconds
-            say({"what": "wait", "for": now[:5]})
+        if names != remaining:
+            remaining, deadline = names, time.monotonic() + seconds
+            report({"what": "wait", "for": names[:5]})
         if time.monotonic() > deadline:
-            return now
+            return names
         time.sleep(1)

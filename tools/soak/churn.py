@@ -1,4 +1,4 @@
-"""Create and delete clusters repeatedly, and check what they leave on the machine."""
+"""Create and delete clusters repeatedly, and check that nothing of them remains on the machine."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ import psutil
 import kitlib as kit
 from localkube.paths import ClusterPaths
 from soak.footprint import Footprint, runs
-from soak.resources import words_of
+from soak.resources import command_line
 
 NAME, NODES = "churn", 2
 
@@ -25,10 +25,10 @@ class MachineCounts:
     """Resources on the machine, of any user, whose increase is examined.
 
     Attributes:
-        processes: Command lines that name the home.
-        files: Below the home and the directory of temporary files.
-        mounts: That name the home; others on the machine come and go.
-        descriptors: Of this process.
+        processes: Command lines with the state directory.
+        files: Files in the state directory and the directory of temporary files.
+        mounts: Mounts with the state directory.
+        descriptors: Open files of this process.
     """
 
     processes: tuple[str, ...]
@@ -37,23 +37,23 @@ class MachineCounts:
     descriptors: int
 
     @classmethod
-    def of(cls, home: Path, scratch: Path) -> "MachineCounts":
+    def of(cls, state_dir: Path, scratch: Path) -> "MachineCounts":
         gc.collect()  # the connections of unreferenced clients
-        lines = [" ".join(words_of(process)) for process in psutil.process_iter() if runs(process)]
+        lines = [" ".join(command_line(process)) for process in psutil.process_iter() if runs(process)]
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-        files = [str(path) for place in (home, scratch) for path in place.rglob("*") if path.is_file()]
+        files = [str(path) for folder in (state_dir, scratch) for path in folder.rglob("*") if path.is_file()]
         return cls(
-            processes=tuple(line for line in lines if str(home) in line),
+            processes=tuple(line for line in lines if str(state_dir) in line),
             files=tuple(sorted(files)),
-            mounts=tuple(line for line in mounts if str(home) in line),
+            mounts=tuple(line for line in mounts if str(state_dir) in line),
             descriptors=psutil.Process().num_fds(),
         )
 
-    def more_than(self, before: "MachineCounts") -> list[str]:
+    def increases_since(self, earlier: "MachineCounts") -> list[str]:
         """Describe what has increased."""
         leaks = []
         for name in (field.name for field in fields(self)):
-            old, new = getattr(before, name), getattr(self, name)
+            old, new = getattr(earlier, name), getattr(self, name)
             if isinstance(new, int) and new > old:
                 leaks.append(f"{name}: {old} became {new}")
             if isinstance(new, tuple):
@@ -61,25 +61,25 @@ class MachineCounts:
         return leaks
 
 
-def churn(cycles: int, *, home: Path, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def churn(cycles: int, *, state_dir: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Create and delete a cluster with a pod repeatedly; return the verdict."""
-    problems, took = [], []
+    problems, durations = [], []
     with tempfile.TemporaryDirectory(prefix="trainyard-churn-") as scratch:
-        os.environ |= {"XDG_STATE_HOME": str(home), "TMPDIR": scratch}
-        before = None
+        os.environ |= {"XDG_STATE_HOME": str(state_dir), "TMPDIR": scratch}
+        baseline = None
         for number in range(1, cycles + 1):
             start = time.monotonic()
-            left = cycle(ClusterPaths(NAME).root)
-            took.append(time.monotonic() - start)
-            now = MachineCounts.of(home, Path(scratch))
-            before = before or now  # what is made once is made in the first
-            left += now.more_than(before)
-            problems += [f"cycle {number}: {path}" for path in left]
-            say({"what": "cycle", "number": number, "seconds": round(took[-1], 1), "left": left})
+            leftovers = cycle(ClusterPaths(NAME).root)
+            durations.append(time.monotonic() - start)
+            counts = MachineCounts.of(state_dir, Path(scratch))
+            baseline = baseline or counts  # the first cycle creates what later ones reuse
+            leftovers += counts.increases_since(baseline)
+            problems += [f"cycle {number}: {path}" for path in leftovers]
+            report({"what": "cycle", "number": number, "seconds": round(durations[-1], 1), "left": leftovers})
     tenth = max(1, cycles // 10)
     return {
         "cycles": cycles,
-        "seconds": {"first": _median(took[:tenth]), "last": _median(took[-tenth:])},
+        "seconds": {"first": _median(durations[:tenth]), "last": _median(durations[-tenth:])},
         "problems": problems,
     }
 
@@ -101,7 +101,7 @@ def cycle(root: Path) -> list[str]:
         footprint = Footprint.of(root)
     finally:
         cluster.delete()
-    return footprint.left()
+    return footprint.leftovers()
 
 
 def _median(values: Iterable[float]) -> float:

@@ -1,4 +1,4 @@
-"""Faults of the cluster itself: killed components, nodes off or isolated, a full disk, short certificates."""
+"""Faults of the cluster: killed components, nodes off or isolated, a full disk, short certificates."""
 
 import contextlib
 import errno
@@ -22,32 +22,32 @@ CHUNK = 16 * 2**20
 
 
 class Faults:
-    """Carries out the disturbances of the plan's lanes, except the attendees'.
+    """Applies the disturbances of the plan's lanes, except the attendees'.
 
     Args:
-        cluster: Which.
+        cluster: The cluster.
         root: Its directory.
-        disk: The directory of the file system that is filled; None where it is not the soak's own.
+        disk: The directory of the file system that is filled; None to fill none.
     """
 
     def __init__(self, cluster: kit.Cluster, root: Path, *, disk: Path | None) -> None:
         self.cluster, self.root = cluster, root
         self._ballast = disk / "ballast" if disk else None
-        self._out = ""  # the node that is stopped or isolated
+        self._offline_node = ""  # the node that is stopped or isolated
         self.nodes = sorted(node["node"] for node in cluster.nodes())
 
-    def do(self, lane: str, what: str, pick: float) -> str:
+    def apply(self, lane: str, what: str, pick: float) -> str:
         """Apply one fault; return its target."""
         match lane, what:
             case (("components" | "kubelet"), name):
                 return self._kill(name)
             case "nodes", ("stop" | "isolate"):
-                self._out = self.nodes[int(pick * len(self.nodes))]
-                self.cluster._switch(what, self._out)
-                return self._out
+                self._offline_node = self.nodes[int(pick * len(self.nodes))]
+                self.cluster._switch(what, self._offline_node)
+                return self._offline_node
             case "nodes", _:
-                self.cluster._switch(BRING_BACK[what.removeprefix(UNDO)], self._out)
-                return self._out
+                self.cluster._switch(BRING_BACK[what.removeprefix(UNDO)], self._offline_node)
+                return self._offline_node
             case "certificates", "shorten":
                 return self._shorten()
             case "certificates", _:
@@ -56,13 +56,13 @@ class Faults:
             case "disk", "fill":
                 return self._fill()
             case "disk", _:
-                assert self._ballast, "the plan fills no disk that is not the soak's"
+                assert self._ballast, "the plan only fills the soak test's own disk"
                 self._ballast.unlink(missing_ok=True)
                 return "free"
         raise ValueError(f"{lane}: {what}")
 
     def undo_all(self) -> None:
-        """Switch on every node and free the disk, even if undoing a fault had failed."""
+        """Start all nodes and free the disk, even if undoing a fault has failed."""
         if self._ballast:
             self._ballast.unlink(missing_ok=True)
         self._renew()
@@ -79,11 +79,11 @@ class Faults:
         return (
             f"process {', '.join(str(process.pid) for process in victims)}"
             if victims
-            else "it does not run just now"
+            else "it is not running"
         )
 
     def _shorten(self) -> str:
-        """Reissue every certificate with a validity of minutes, so that it is renewed and expires."""
+        """Reissue all certificates with a validity of minutes, so that they are renewed and expire."""
         defaults = certificates.LEAF_DAYS, certificates.RENEW_DAYS
         certificates.LEAF_DAYS, certificates.RENEW_DAYS = SHORT / timedelta(days=1), LEAF_DAYS + 1
         try:
@@ -99,7 +99,7 @@ class Faults:
             raise KitError(str(error), about=str(self.root), fix="free it") from error
 
     def _fill(self) -> str:
-        assert self._ballast, "the plan fills no disk that is not the soak's"
+        assert self._ballast, "the plan only fills the soak test's own disk"
         size = 0
         with self._ballast.open("wb", buffering=0) as file:
             chunk = CHUNK

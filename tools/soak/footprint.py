@@ -1,4 +1,4 @@
-"""The footprint of a running cluster on its host, to check later that nothing is left."""
+"""The footprint of a running cluster on its host, to check after its deletion that nothing remains."""
 
 import json
 import os
@@ -29,13 +29,13 @@ class Footprint:
         own_namespaces = set().union(*(namespaces(process.pid) for process in running)) - namespaces(
             os.getpid()
         )
-        # Others may later have a namespace with a number used again, those that were there before too.
+        # Namespace numbers are reused later, also by processes that exist now.
         inside = [process for process in psutil.process_iter() if namespaces(process.pid) & own_namespaces]
         port = json.loads((root / "cluster.json").read_text())["api_port"]
         groups = tuple(control_groups(root))
         return cls(tuple(running), frozenset(own_namespaces), root, port, tuple(inside), groups)
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Describe what remains."""
         remains = [f"process {process}" for process in self.processes if runs(process)]
         remains += [
@@ -47,7 +47,7 @@ class Footprint:
         remains += [
             f"mount {line}"
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
-            if self._mine(line)
+            if self._is_own(line)
         ]
         lock = self.root.parent / f".{self.root.name}.lock"
         remains += [str(path) for path in (self.root, lock, *self.groups) if path.exists()]
@@ -56,7 +56,7 @@ class Footprint:
                 remains.append(f"port {self.port}")
         return remains
 
-    def _mine(self, mount: str) -> bool:
+    def _is_own(self, mount: str) -> bool:
         return str(self.root) in mount or any(name in mount for name in self.namespaces)
 
 

@@ -1,8 +1,8 @@
-"""The writes that the API server has acknowledged and must have at the end.
+"""The writes that the API server has acknowledged and must still have at the end.
 
-A request whose answer never came may have been carried out or not, so an object can have several possible
-contents until a later request is acknowledged. Every update names the version that it changes: a request that
-is no longer awaited fails after the next one, and cannot undo it.
+A request without a response may have been executed, so an object can have several possible contents until a
+later request is acknowledged. Updates contain the version that they change, so a delayed request fails after
+the next one and cannot undo it.
 """
 
 import threading
@@ -18,9 +18,8 @@ class Entry:
     """An object that was requested.
 
     Attributes:
-        possible: The contents that it may have; `ABSENT` where it may not exist.
-        settled: Whether nothing more is requested of it: a deletion without an answer may still be
-            on its way.
+        possible: The contents that it may have; `ABSENT` if it may not exist.
+        settled: Whether no further requests are sent, as a deletion without a response may still be executed.
     """
 
     possible: set[str | None] = field(default_factory=lambda: {ABSENT})
@@ -47,10 +46,10 @@ class Ledger:
             entry.possible, entry.settled = {content}, content is ABSENT
             self.acknowledged += 1
 
-    def refused(self, key: Key, content: str | None, before: set[str | None]) -> None:
+    def refused(self, key: Key, content: str | None, states: set[str | None]) -> None:
         """Record that the API server has rejected it, so that the earlier states remain possible."""
         with self._lock:
-            self._entries[key].possible = set(before)
+            self._entries[key].possible = set(states)
 
     def lost(self, key: Key, content: str | None) -> None:
         """Record that there was no response."""
@@ -78,11 +77,11 @@ class Ledger:
         with self._lock:
             for key, entry in self._entries.items():
                 if stored.get(key, ABSENT) not in entry.possible:
-                    actual = "is not there" if key not in stored else f"contains {stored[key]!r}"
+                    actual = "does not exist" if key not in stored else f"contains {stored[key]!r}"
                     expected = " or ".join(
                         "nothing" if value is ABSENT else repr(value) for value in entry.possible
                     )
-                    problems.append(f"{'/'.join(key)} {actual}, and not {expected}")
+                    problems.append(f"{'/'.join(key)} {actual}, expected {expected}")
             problems += [
                 f"{'/'.join(key)} was never requested" for key in stored.keys() - self._entries.keys()
             ]

@@ -15,7 +15,7 @@ from soak import resources
 WATCHED = ("kubelet", "supervisor")
 EVERY_SECONDS = 10.0
 GROWTH = 1.10
-# etcd takes room in steps, and gives it back when it has been compacted.
+# etcd allocates space in steps, and frees it when it is compacted.
 ETCD_GROWTH, ETCD_SLACK = 1.2, 16 * 2**20
 
 
@@ -51,27 +51,27 @@ class Sampler:
 
     def sample(self) -> None:
         """Take one sample of each."""
-        now = time.monotonic() - self._begun
+        at = time.monotonic() - self._begun
         for name in WATCHED:
             with contextlib.suppress(psutil.Error, OSError):
                 for process in resources.component(self._root, name)[:1]:
                     size = resources.own_memory(process)
-                    self.samples[name].append(Sample(now, process.pid, size))
+                    self.samples[name].append(Sample(at, process.pid, size))
         database = self._root / "etcd" / "member" / "snap" / "db"
         with contextlib.suppress(FileNotFoundError):
-            self.samples["etcd"].append(Sample(now, 0, database.stat().st_size))
+            self.samples["etcd"].append(Sample(at, 0, database.stat().st_size))
 
 
 def growth(samples: Sequence[Sample], *, after: float) -> tuple[int, int] | None:
-    """Compare a process's memory when it had run for a while with that at the end.
+    """Compare a process's memory after a warm-up with that at the end.
 
     Args:
-        samples: Of one process, and of those that ran before it in its place.
-        after: Seconds since the process was first seen.
+        samples: Of one process and its predecessors.
+        after: The warm-up in seconds.
 
     Returns:
-        Bytes then and at the end, each the median of some samples; None where it has not run for
-        twice as long.
+        Bytes after the warm-up and at the end, each the median of several samples; None if the process did
+        not run for twice the warm-up.
     """
     of_process = [sample for sample in samples if sample.pid == samples[-1].pid]
     start, end, wide = of_process[0].at, of_process[-1].at, max(after / 6, 2 * EVERY_SECONDS)
@@ -86,8 +86,8 @@ def grown(name: str, figures: tuple[int, int] | None) -> list[str]:
     """Return a problem if the second figure exceeds the first by more than a tenth, or one is missing."""
     if figures is None:
         return [f"{name} has not run long enough for its memory to be judged"]
-    then, now = figures
-    return [f"{name} has grown from {then:,} to {now:,} bytes"] if now > then * GROWTH else []
+    base, last = figures
+    return [f"{name} has grown from {base:,} to {last:,} bytes"] if last > base * GROWTH else []
 
 
 def unbounded(samples: Sequence[Sample]) -> list[str]:

@@ -1,7 +1,7 @@
 """A neighbour of the attacker: it trains, queries DNS, and starts a pod every five seconds.
 
-Nothing of theirs may end or be refused meanwhile; how long each answer and each start took is recorded.
-The tests of attacks and the soak use it; only the soak judges how long something took.
+No pod or request of the neighbour may fail meanwhile; the durations of responses and pod starts are recorded.
+The tests of attacks and the soak test use it; only the soak test checks the durations.
 """
 
 import json
@@ -61,10 +61,10 @@ class Record:
 
     Attributes:
         starts: Seconds from the creation of each pod to the end of its program.
-        dns: Seconds that each answer took.
-        lost: Questions without an answer.
-        steps: Of the training.
-        problems: What ended or was refused, in words.
+        dns: Seconds of each DNS response.
+        lost: The number of queries without a response.
+        steps: Training steps.
+        problems: Descriptions of failed pods and requests.
     """
 
     starts: list[float] = field(default_factory=list)
@@ -84,19 +84,19 @@ class Record:
             "steps": self.steps,
         }
 
-    def late(self) -> list[str]:
+    def delays(self) -> list[str]:
         """Name the waits above the limits: one second for a response and three for a pod."""
         late_answers = sum(seconds > DNS_BOUND for seconds in self.dns) + self.lost
         late_starts = [round(seconds, 1) for seconds in self.starts if seconds > START_BOUND]
-        problems = [f"{late_answers} answers of DNS were late or lost"] if late_answers else []
+        problems = [f"{late_answers} DNS responses were late or lost"] if late_answers else []
         return problems + ([f"pods started after {late_starts} s"] if late_starts else [])
 
 
 class Neighbour:
-    """A pod that trains and sends queries, and a thread that starts further pods.
+    """A pod that trains and sends DNS queries, and a thread that starts further pods.
 
     Args:
-        kube: Reaches the neighbour's namespace.
+        kube: A client for the neighbour's namespace.
     """
 
     def __init__(self, kube: Kube) -> None:
@@ -121,13 +121,13 @@ class Neighbour:
     @contextmanager
     def watching(self, *, starts: int = 1) -> Iterator[Record]:
         """Record the neighbour's observations until the block ends, for at least some pod starts."""
-        record, start, before = Record(), time.time(), len(self._starts) + len(self._refused)
+        record, start, count = Record(), time.time(), len(self._starts) + len(self._refused)
         try:
             yield record
         finally:
             with self._started:
                 self._started.wait_for(
-                    lambda: len(self._starts) + len(self._refused) >= before + starts + 1,
+                    lambda: len(self._starts) + len(self._refused) >= count + starts + 1,
                     timeout=(starts + 1) * (LONGEST_START + START_SECONDS),
                 )
             self._fill(record, start)
@@ -137,7 +137,7 @@ class Neighbour:
         record.problems += [text for at, text in self._refused if at >= start]
         pod = self._kube.find("Pod", NAME)
         if pod is None or pod["metadata"]["uid"] != self._pod["metadata"]["uid"]:
-            record.problems.append("the neighbour's pod is gone")
+            record.problems.append("the neighbour's pod was deleted")
             return
         status = (pod["status"].get("containerStatuses") or [{}])[0]
         if pod["status"]["phase"] != "Running" or status.get("restartCount") or not status.get("ready"):
@@ -148,7 +148,7 @@ class Neighbour:
         record.lost += sum(not row["answered"] for row in rows)
         record.steps = rows[-1]["steps"] - rows[0]["steps"] if rows else 0
         if not record.dns or not record.steps:
-            record.problems.append("the neighbour had no answer of DNS, or trained no step")
+            record.problems.append("the neighbour had no DNS response, or no training step")
 
     def _start_pods(self) -> None:
         number = 0

@@ -1,7 +1,7 @@
 """Plan disturbances and their times as a pure function of the seed.
 
-Several things happen side by side. A lane is a sequence in which one thing happens at a time; lanes know
-nothing of each other, so one that is left out changes no other.
+Lanes run in parallel. A lane is a sequence of disturbances; lanes are independent, so omitting one does not
+change the others.
 """
 
 import random
@@ -9,18 +9,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 UNDO = "undo "
-FORGET_KUBELETS = 1 / 3  # of the time: the last one must live long enough for its memory to be judged
+FORGET_KUBELETS = 1 / 3  # of the time, so that the last kubelet runs long enough to check its memory
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Something to be done.
+    """One planned disturbance.
 
     Attributes:
-        at: Seconds from the beginning.
-        lane: Disturbances of one lane are done one after the other.
+        at: Seconds from the start.
+        lane: The lane; its disturbances are sequential.
         what: A key of a lane's weights, or `UNDO` and a key.
-        pick: Between 0 and 1: which of the attendees, objects or nodes that there are at that time.
+        pick: Between 0 and 1; selects an attendee, object or node of those that exist at that time.
     """
 
     at: float
@@ -34,13 +34,13 @@ class Lane:
     """A random sequence of disturbances.
 
     Attributes:
-        every: Mean seconds from the end of one to the next.
-        weights: How often each kind is chosen, relative to the others.
-        lasts: Seconds, at least and at most, after which each is undone; None where there is nothing to undo.
-        until: Share of the time after which nothing more begins.
+        mean_seconds: Mean time from the end of one to the start of the next.
+        weights: The relative frequency of each kind.
+        lasts: Minimum and maximum seconds after which each is undone; None if there is nothing to undo.
+        until: Share of the time after which none starts.
     """
 
-    every: float
+    mean_seconds: float
     weights: Mapping[str, float]
     lasts: tuple[float, float] | None = None
     until: float = 1.0
@@ -49,7 +49,7 @@ class Lane:
 KILLED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "metrics-server", "gateway")
 LANES = {
     "attendees": Lane(
-        every=0.7,
+        mean_seconds=0.7,
         weights={
             "create": 8,
             "update": 6,
@@ -61,14 +61,14 @@ LANES = {
             "port-forward": 1,
         },
     ),
-    "components": Lane(every=25, weights=dict.fromkeys((*KILLED, "forkserver"), 1)),
-    "kubelet": Lane(every=60, weights={"kubelet": 1}, until=FORGET_KUBELETS),
-    "nodes": Lane(every=20, weights={"stop": 1, "isolate": 1}, lasts=(5, 40)),
-    # An attendee who takes all that there is, in turns: without it, the others are as fast as they can be.
-    "attacker": Lane(every=30, weights={"attack": 1}, lasts=(30, 90)),
+    "components": Lane(mean_seconds=25, weights=dict.fromkeys((*KILLED, "forkserver"), 1)),
+    "kubelet": Lane(mean_seconds=60, weights={"kubelet": 1}, until=FORGET_KUBELETS),
+    "nodes": Lane(mean_seconds=20, weights={"stop": 1, "isolate": 1}, lasts=(5, 40)),
+    # The attacker pauses in turns, so that the speed of others without attacks is measured as well.
+    "attacker": Lane(mean_seconds=30, weights={"attack": 1}, lasts=(30, 90)),
     # Clients of Kubernetes read their certificates again every five minutes.
-    "certificates": Lane(every=240, weights={"shorten": 1}, lasts=(300, 400)),
-    "disk": Lane(every=120, weights={"fill": 1}, lasts=(5, 30)),
+    "certificates": Lane(mean_seconds=240, weights={"shorten": 1}, lasts=(300, 400)),
+    "disk": Lane(mean_seconds=120, weights={"fill": 1}, lasts=(5, 30)),
 }
 
 
@@ -88,17 +88,17 @@ def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Di
 
 def _sequence(generator: random.Random, name: str, lane: Lane, seconds: float) -> list[Disturbance]:
     disturbances: list[Disturbance] = []
-    now = 0.0
+    at = 0.0
     while True:
-        now += generator.expovariate(1 / lane.every)
+        at += generator.expovariate(1 / lane.mean_seconds)
         what = generator.choices(list(lane.weights), list(lane.weights.values()))[0]
         pick, lasts = generator.random(), generator.uniform(*lane.lasts) if lane.lasts else 0.0
-        if now + lasts > seconds * lane.until:
+        if at + lasts > seconds * lane.until:
             return disturbances
-        disturbances.append(Disturbance(_hundredths(now), name, what, pick))
+        disturbances.append(Disturbance(_hundredths(at), name, what, pick))
         if lane.lasts:
-            now += lasts
-            disturbances.append(Disturbance(_hundredths(now), name, UNDO + what, pick))
+            at += lasts
+            disturbances.append(Disturbance(_hundredths(at), name, UNDO + what, pick))
 
 
 def _hundredths(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""A snapshot of a cluster's resources, to check that ended pods leave nothing behind."""
+"""A snapshot of a cluster's resources, to check that nothing of ended pods remains."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-# Grows and shrinks by itself, and is bounded by its own rules.
+# Folders whose size varies within their own limits.
 OWN_RULES = ("etcd", "logs")
 
 
@@ -25,17 +25,19 @@ def processes(root: Path) -> list[psutil.Process]:
 
 def component(root: Path, name: str) -> list[psutil.Process]:
     """Return the processes of a component by name: one, or none while it is down."""
-    words = {"kubelet": "localkube.kubelet", "forkserver": "localkube.runtime.forkserver.server"}
+    modules = {"kubelet": "localkube.kubelet", "forkserver": "localkube.runtime.forkserver.server"}
     if name == "supervisor":
         return processes(root)[:1]
     if name == "gateway":
-        return [process for process in processes(root) if "--packet-fd" in words_of(process)]
-    if name in words:
-        matches = [process for process in processes(root) if words[name] in words_of(process)]
-        # What was forked from it has its words until it has others.
+        return [process for process in processes(root) if "--packet-fd" in command_line(process)]
+    if name in modules:
+        matches = [process for process in processes(root) if modules[name] in command_line(process)]
+        # Forked children have its command line until they set another.
         return [process for process in matches if process.ppid() not in {parent.pid for parent in matches}]
     return [
-        process for process in processes(root) if name in [Path(word).name for word in words_of(process)[:2]]
+        process
+        for process in processes(root)
+        if name in [Path(argument).name for argument in command_line(process)[:2]]
     ]
 
 
@@ -44,13 +46,13 @@ def runtime_init(root: Path) -> psutil.Process:
     (outer,) = [
         child
         for child in processes(root)[0].children()
-        if any(word.endswith("runtime/init.py") for word in words_of(child))
+        if any(argument.endswith("runtime/init.py") for argument in command_line(child))
     ]
     (inner,) = outer.children()
     return inner
 
 
-def words_of(process: psutil.Process) -> list[str]:
+def command_line(process: psutil.Process) -> list[str]:
     """Return its command line; none once it has ended."""
     try:
         return process.cmdline()
@@ -70,7 +72,7 @@ def namespaces(pid: int) -> set[str]:
 def own_memory(process: psutil.Process) -> int:
     """Return the proportional set size of a process in bytes.
 
-    Without pages of files: their share grows when another process ends that has the same library.
+    It excludes pages of files, whose share grows when another process with the same library ends.
     """
     text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
     kinds = ("Pss_Anon:", "Pss_Shmem:")
@@ -82,13 +84,14 @@ class ResourceCounts:
     """Resources that must return to the same level after any number of pods.
 
     Attributes:
-        processes: How many, by their program.
-        descriptors: By process; without the connections of kubelet and supervisor, which clients keep a
-            while.
-        mounts: By process; the supervisor has the machine's, in which others come and go.
-        files: By directory of the cluster, without what has rules of its own.
-        pod_directories: How many, on disk and in memory.
-        control_groups: Of the cluster.
+        processes: The number of processes by program.
+        descriptors: By process, without the connections of kubelet and supervisor, which clients keep open
+        for
+            a while.
+        mounts: By process, without the supervisor, which has the machine's mounts.
+        files: By directory of the cluster, without `OWN_RULES`.
+        pod_directories: Their number, on disk and in memory.
+        control_groups: The number of the cluster's control groups.
     """
 
     processes: dict[str, int]
@@ -117,13 +120,13 @@ class ResourceCounts:
                 name: _descriptors(process, sockets=name == "runtime") for name, process in by_program.items()
             },
             files=_files(root),
-            pod_directories=sum(1 for place in (root / "pods", in_memory) for _ in place.iterdir()),
+            pod_directories=sum(1 for folder in (root / "pods", in_memory) for _ in folder.iterdir()),
             control_groups=sum(1 for _ in control_groups(root)),
         )
 
-    def differences(self, before: "ResourceCounts") -> list[str]:
+    def differences(self, earlier: "ResourceCounts") -> list[str]:
         """Describe what has increased or decreased."""
-        old, new = asdict(before), asdict(self)
+        old, new = asdict(earlier), asdict(self)
         return [f"{name}: {old[name]} became {new[name]}" for name in new if new[name] != old[name]]
 
 
@@ -135,8 +138,8 @@ def _is_zombie(process: psutil.Process) -> bool:
 
 
 def _program(process: psutil.Process) -> str:
-    words = [word for word in words_of(process) if not word.startswith("-")]
-    return " ".join(re.sub(r".*/", "", word)[:40].split("\n")[0] for word in words[:2])
+    arguments = [argument for argument in command_line(process) if not argument.startswith("-")]
+    return " ".join(re.sub(r".*/", "", argument)[:40].split("\n")[0] for argument in arguments[:2])
 
 
 def _mounts(process: psutil.Process) -> int:
@@ -152,9 +155,9 @@ def _descriptors(process: psutil.Process, *, sockets: bool) -> int:
 
 
 def _files(root: Path) -> dict[str, int]:
-    places = [path for path in root.iterdir() if path.is_dir() and path.name not in OWN_RULES]
-    # A container that was started again has a log of each run.
-    counts = {path.name: sum(not name.endswith(".log") for name in _names(path)) for path in places}
+    folders = [path for path in root.iterdir() if path.is_dir() and path.name not in OWN_RULES]
+    # Restarted containers have a log of each run.
+    counts = {path.name: sum(not name.endswith(".log") for name in _names(path)) for path in folders}
     return dict(sorted(counts.items())) | {".": sum(1 for path in root.iterdir())}
 
 
