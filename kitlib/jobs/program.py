@@ -56,10 +56,10 @@ class TrainerProgram:
     ) -> Self:
         """Read a file, a module, or a function as a program; or parse a URL."""
         address = None if callable(trainer) or trainer is None else remote(trainer, secret)
-        if (files or root or module) and (callable(trainer) or address):
-            named = "files=" if files else "root=" if root else "module="
-            fix = "put it on a volume, or beside a program that is a file here"
-            raise BadInput(f"{named} needs a trainer that is a file", about=f"files={files!r}", fix=fix)
+        for name, value in {"files": files, "root": root, "module": module}.items():
+            if value and (callable(trainer) or address):
+                fix = "put it on a volume, or beside a program that is a file here"
+                raise BadInput(f"{name}= needs a trainer that is a file", about=f"{name}={value!r}", fix=fix)
         if callable(trainer):
             source = functions.carried(trainer, args)
             return cls(Path(next(iter(source))), source, [], function=trainer)

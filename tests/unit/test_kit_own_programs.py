@@ -101,6 +101,21 @@ def test_files_lie_beside_the_program(program, file):
         kit.IndexedJob(program, files=[file])
 
 
+@pytest.mark.parametrize("trainer", [fit, "s3://bucket/train.py"], ids=["function", "address"])
+@pytest.mark.parametrize("argument", [{"files": ["config.yaml"]}, {"root": "."}, {"module": "pkg.train"}])
+def test_files_root_and_module_are_refused_for_a_trainer_that_is_no_file_here(trainer, argument):
+    ((name, value),) = argument.items()
+    with pytest.raises(BadInput, match=f"{name}= needs a trainer that is a file") as error:
+        kit.IndexedJob(trainer, name="mine", **argument)
+    assert error.value.about == f"{name}={value!r}"
+
+
+@pytest.mark.parametrize("files", ["config.yaml", "tests"])
+def test_files_are_a_list(program, files):
+    with pytest.raises(BadInput, match="list"):
+        kit.IndexedJob(program, files=files)
+
+
 @pytest.mark.parametrize("words", ["torchrun train.py", "train.py --epochs 3", "run.sh", "config.yaml"])
 def test_a_command_is_told_how_its_program_is_launched(words):
     with pytest.raises(BadInput, match="not a command") as error:
