@@ -3,6 +3,7 @@
 import pytest
 
 from ..node.clusters import pod
+from ..rows import slow
 
 pytestmark = pytest.mark.namespaces
 KUBELET = "/var/lib/kubelet"
@@ -14,7 +15,7 @@ def mounting(path, script, *, kind="", read_only=False):
     return pod(script, main=main, volumes=volumes)
 
 
-@pytest.mark.parametrize("target", ["../../pki", "{root}/volumes", "/etc"])
+@pytest.mark.parametrize("target", ["../../pki", "/etc", *slow("{root}/volumes")])
 def test_a_link_in_the_nodes_own_directory_does_not_lead_out_of_it(cluster, pods, target):
     target = target.format(root=cluster.root)
     assert (
