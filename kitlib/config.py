@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 from kitlib.errors import BadInput
@@ -37,7 +36,6 @@ class Settings:
         pull_secret: Secret with which nodes pull that image (``TRAINYARD_PULL_SECRET``); None for a public
             image, or one that the nodes' own identity may pull.
         workshop: Label of all objects, to tell users of a shared cluster apart (``TRAINYARD_WORKSHOP``).
-        lifetime: Age at which a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
         storage_class: Default class of volumes (``TRAINYARD_STORAGE_CLASS``); None: the cluster's default.
         tolerations: Tolerations of the kit's pods (``TRAINYARD_TOLERATIONS``, taints as kubectl writes
             them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
@@ -49,7 +47,6 @@ class Settings:
 
     image: str
     workshop: str
-    lifetime: timedelta
     storage_class: str | None = None
     tolerations: tuple[dict[str, str], ...] = ()
     budget: float | None = None
@@ -68,17 +65,9 @@ class Settings:
 def read(environment: dict[str, str] | None = None) -> Settings:
     """Read the settings of this process."""
     env = os.environ if environment is None else environment
-    hours = env.get("TRAINYARD_LIFETIME_HOURS", "24")
-    try:
-        lifetime = timedelta(hours=float(hours))
-    except (ValueError, OverflowError) as error:
-        what = "this is not a number of hours"
-        fix = "set it to a number, such as 24, or unset it"
-        raise BadInput(what, about=f"TRAINYARD_LIFETIME_HOURS={hours}", fix=fix) from error
     return Settings(
         image=env.get("TRAINYARD_IMAGE") or "",
         workshop=env.get("TRAINYARD_WORKSHOP") or "self-paced",
-        lifetime=lifetime,
         storage_class=env.get("TRAINYARD_STORAGE_CLASS") or None,
         tolerations=tuple(map(_toleration, env.get("TRAINYARD_TOLERATIONS", "").replace(",", " ").split())),
         pull_secret=env.get("TRAINYARD_PULL_SECRET") or None,

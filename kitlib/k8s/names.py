@@ -62,15 +62,14 @@ def labels(
     run: str | None = None,
     volume: str | None = None,
     workshop: str | None = None,
-    lifetime: timedelta | None = None,
+    lifetime: timedelta = timedelta(hours=24),
     now: datetime | None = None,
 ) -> dict[str, str]:
     """Make the labels of one run or volume, by which alone the kit finds and deletes its objects.
 
-    Workshop and lifetime are by default those of the settings.
+    The workshop is by default that of the settings.
     """
     settings = config.read()
-    lifetime = settings.lifetime if lifetime is None else lifetime
     expires = (now or datetime.now(UTC)) + lifetime
     try:
         user = getpass.getuser()

@@ -248,6 +248,11 @@ def test_arguments_that_make_no_sense_are_refused(arguments, trainer):
         kit.IndexedJob(trainer, **arguments)
 
 
+def test_a_patch_that_is_no_dict_is_refused(trainer):
+    with pytest.raises(BadInput, match="a patch is a dict"):
+        kit.IndexedJob(trainer).patch("spec: {}")
+
+
 def test_something_that_is_no_job_is_not_launched():
     with pytest.raises(KitError, match="not a job, a program"):
         kit.launch(3)

@@ -247,6 +247,14 @@ def test_a_root_that_is_named_is_searched(tmp_path):
         kit.IndexedJob(tmp_path / "a" / "b" / "train.py", root=tmp_path / "c")
 
 
+def test_a_folder_that_is_not_there_and_a_job_without_a_program_are_refused(tmp_path):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(BadInput, match="there is no such folder"):
+        kit.IndexedJob(tmp_path / "train.py", root=tmp_path / "absent")
+    with pytest.raises(BadInput, match="name a trainer or module="):
+        kit.IndexedJob()
+
+
 def test_what_git_ignores_stays_here(tmp_path):
     lay(
         tmp_path, {".gitignore": "*.ckpt\n", "nets/__init__.py": "", "nets/a.ckpt": "large", "nets/a.txt": ""}

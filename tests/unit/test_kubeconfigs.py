@@ -104,6 +104,16 @@ def test_an_entry_of_somebody_else_with_that_name_is_refused_and_stays(file):
     assert yaml.safe_load(file.read_text()) == OTHER
 
 
+def test_a_file_that_another_program_holds_stays_and_the_lock_is_named(file, monkeypatch):
+    monkeypatch.setattr(kubeconfigs, "LOCK_SECONDS", 0.1)
+    lock = file.with_name(f"{file.name}.lock")
+    lock.parent.mkdir()
+    lock.touch()
+    with pytest.raises(BadInput, match="another program is changing it") as error:
+        kubeconfigs.merge(cluster("lab"))
+    assert f"rm {lock}" in error.value.fix and lock.exists() and not file.exists()
+
+
 @pytest.mark.parametrize("text", ["- a list", "clusters: [", "\x00"])
 def test_a_file_that_is_no_kubeconfig_is_refused_and_stays(file, text):
     file.parent.mkdir()
