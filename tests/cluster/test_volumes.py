@@ -211,6 +211,7 @@ def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
         volume.upload(kubectl, to="bin/")
         assert [entry["name"] for entry in volume.ls("bin")] == ["kubectl"]
         volume.delete()
+        theirs.forget()
     finally:
         kit.workshop.remove("with-files", cluster=local_cluster)
 
