@@ -17,6 +17,7 @@ from soak.footprint import Footprint
 
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
 
+from ..rows import slow
 from . import restrictions
 from .clusters import Pods, Refused, eventually, is_ready, localkube, pod, python, running_cluster, state_home
 
@@ -167,7 +168,7 @@ def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(reques
         assert plain_pods.output(pod("hostname", hostname="rank-0")) == "rank-0\n"
 
 
-@pytest.mark.parametrize("victim", ["runtime", "supervisor"])
+@pytest.mark.parametrize("victim", ["supervisor", *slow("runtime")])
 def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
     mark = f"sleep 4{os.getpid()}"
     with state_home(request.config.cache.mkdir("plain-lab")) as home:
