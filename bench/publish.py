@@ -139,7 +139,7 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
             "load": state["load"],
             "results": [
                 {key: value for key, value in result.items() if key not in ("measure", "details")}
-                | ({"timelines": kept} if (kept := result["details"].get("timelines")) else {})
+                | ({"timelines": stored} if (stored := result["details"].get("timelines")) else {})
                 for result in run["results"]
                 if result["measure"] == name
             ],

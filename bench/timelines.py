@@ -60,8 +60,8 @@ class Timeline:
     @property
     def seconds(self) -> float:
         """The length of the pause; the time limit if training did not continue."""
-        begin, end = self.pause
-        return TIMEOUT if end is None else end - begin
+        start, end = self.pause
+        return TIMEOUT if end is None else end - start
 
     @property
     def text(self) -> str:
@@ -73,10 +73,10 @@ class Timeline:
     def as_dict(self) -> dict[str, Any]:
         """Convert it for JSON: a line for each worker, in hundredths of a second."""
         workers = [" ".join(f"{step:.2f}" for step in steps) for steps in self.workers]
-        begin, end = self.pause
+        start, end = self.pause
         return {
             "workers": workers,
-            "pause": [round(begin, 3), end and round(end, 3)],
+            "pause": [round(start, 3), end and round(end, 3)],
             "failed": self.failed,
         }
 
@@ -84,8 +84,8 @@ class Timeline:
     def from_dict(cls, values: Mapping[str, Any]) -> "Timeline":
         """Convert it back."""
         workers = tuple(tuple(float(step) for step in steps.split()) for steps in values["workers"])
-        begin, end = values["pause"]
-        return cls(workers, (begin, end), values["failed"])
+        start, end = values["pause"]
+        return cls(workers, (start, end), values["failed"])
 
 
 def by_fault(results: Sequence[Result]) -> dict[str, dict[str, Timeline]]:
@@ -140,13 +140,13 @@ def _draw_run(axes: Axes, timeline: Timeline, theme: Theme) -> None:
         spans = _spans(steps, end=timeline.pause[1])
         bars = [(first, max(last - first, 0.2)) for first, last in spans]
         axes.broken_barh(bars, (row - TICK / 2, TICK), color=theme.lines[row], linewidth=0)
-    begin, end = timeline.pause
+    start, end = timeline.pause
     until, middle = TIMEOUT if end is None else end, (len(timeline.workers) - 1) / 2
     colour = theme.bad if end is None else theme.busy
-    axes.barh(middle, until - begin, left=begin, height=PAUSE, color=colour, alpha=0.3, zorder=0)
+    axes.barh(middle, until - start, left=start, height=PAUSE, color=colour, alpha=0.3, zorder=0)
     text = f"> {TIMEOUT:.0f} s" if timeline.text.startswith("more") else timeline.text
     axes.text(
-        max(begin, 0),
+        max(start, 0),
         -0.55,
         text if end is None else f"{text} s",
         va="bottom",

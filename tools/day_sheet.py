@@ -94,10 +94,10 @@ def minutes(cells: Sequence[NotebookNode]) -> float:
     code = [
         cell for cell in cells if cell.cell_type == "code" and "hosted" not in cell.metadata.get("tags", ())
     ]
-    words = sum(len(cell.source.split()) for cell in markdown)
+    word_count = sum(len(cell.source.split()) for cell in markdown)
     lines = sum(len(cell.source.splitlines()) for cell in code)
     exercises = sum("exercise" in cell.metadata.get("tags", ()) for cell in code)
-    return words / WORDS + lines / LINES + CELL * len(code) + EXERCISE * exercises
+    return word_count / WORDS + lines / LINES + CELL * len(code) + EXERCISE * exercises
 
 
 def sections(notebook: NotebookNode) -> dict[str, float]:

@@ -52,7 +52,7 @@ class InstallError(Exception):
     """The message names what failed and the fix."""
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, flush=True)
 
 
@@ -87,17 +87,17 @@ def torch_build(environment: Mapping[str, str]) -> str:
     """
     build = os.environ.get(TORCH, "")
     if build in NEEDED_BYTES:
-        say(f"torch: the {build} build, set by {TORCH}")
+        print_line(f"torch: the {build} build, set by {TORCH}")
         return build
     if build:
         raise InstallError(f"{TORCH}={build} is not a build of torch: use {' or '.join(NEEDED_BYTES)}")
     if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
-        say("torch: the default build, since this machine has an NVIDIA GPU")
+        print_line("torch: the default build, since this machine has an NVIDIA GPU")
         return "default"
     if reason := cpu_index_problem(environment):
-        say(f"torch: the default build with CUDA, 3 GB; PyTorch's index of CPU builds: {reason}")
+        print_line(f"torch: the default build with CUDA, 3 GB; PyTorch's index of CPU builds: {reason}")
         return "default"
-    say("torch: the CPU build, since this machine has no NVIDIA GPU")
+    print_line("torch: the CPU build, since this machine has no NVIDIA GPU")
     return "cpu"
 
 
@@ -180,7 +180,7 @@ def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
     ) as process:
         assert process.stdout is not None, "standard output is a pipe"
         for line in progress(process.stdout):
-            say(line)
+            print_line(line)
     if process.returncode:
         raise InstallError(f"uv ended with {process.returncode}; its output is above")
 
@@ -197,7 +197,7 @@ def compile_used() -> None:
     codes = [process.wait() for process in running]
     if any(codes):
         raise InstallError("the installed packages cannot be imported; the reason is above")
-    say("compiled the modules that runs import")
+    print_line("compiled the modules that runs import")
 
 
 def main() -> int:

@@ -355,12 +355,12 @@ def row(operator: Operator, result: str) -> str:
 
 def write_table(results: Mapping[str, str]) -> None:
     """Write the rows of this run to the document, and keep the others."""
-    before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
-    table, _, after = rest.partition(END)
+    head, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
+    table, _, tail = rest.partition(END)
     rows = {line.partition("](")[0]: f"{line}\n" for line in table.splitlines() if line.startswith("| [")}
     rows |= {f"| [{item.name}": row(item, results[item.name]) for item in catalog() if item.name in results}
     content = "".join(rows[key] for key in sorted(rows))
-    TABLE.write_text(f"{before}{BEGIN}{HEAD}{content}{END}{after}", encoding="utf-8")
+    TABLE.write_text(f"{head}{BEGIN}{HEAD}{content}{END}{tail}", encoding="utf-8")
 
 
 def main() -> int:

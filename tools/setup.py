@@ -231,22 +231,23 @@ def exec_command(command: Sequence[str], seconds: float, began: float) -> NoRetu
     os.execvp(command[0], [*command])
 
 
-def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_only: bool) -> None:
+def set_up(venv: Path, command: Sequence[str], wheel_files: Sequence[str], *, packages_only: bool) -> None:
     """Set up what is missing, and execute the command, if any.
 
     Raises:
         ExceptionGroup: Of `SetupError`.
     """
     began, started = time.time(), time.monotonic()
-    packages = [] if is_ready(venv) and not more else [packages_job(venv, more)]
-    beside = [] if more or packages_only else [control_plane_job(venv)]  # otherwise a package may contain it
+    packages = [] if is_ready(venv) and not wheel_files else [packages_job(venv, wheel_files)]
+    # A wheel may contain the control plane, so that it is installed first.
+    beside = [] if wheel_files or packages_only else [control_plane_job(venv)]
     if command:
         for job in beside:
             print(f"setup: {job.name} in the background; its log is {start_in_background(job)}", flush=True)
         beside.clear()
     asyncio.run(obtain([*packages, *beside]))
     mark(venv)
-    if more:
+    if wheel_files:
         later = control_plane_job(venv)
         start_in_background(later) if command else asyncio.run(obtain([later]))
     seconds = time.monotonic() - started

@@ -14,9 +14,9 @@ BEGIN, END = "<!-- causes: begin -->", "<!-- causes: end -->"
 HEAD = "| Cause | What kubectl shows | `why` says | What to do, in short |\n| --- | --- | --- | --- |"
 
 
-def page(before: str) -> str:
+def page(text: str) -> str:
     """Write the table between the page's markers."""
-    head, rest = before.split(BEGIN)
+    head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
     return f"{head}{BEGIN}\n\n{table()}\n\n{END}{tail}"
 
@@ -26,12 +26,14 @@ def table() -> str:
     sections = []
     for file in sorted(ROWS.glob("*.yaml")):
         rows = yaml.safe_load(file.read_text())
-        lines = [f"| {row['cause']} | {row['looks']} | {_says(row)} | {_cell(row['do'])} |" for row in rows]
+        lines = [
+            f"| {row['cause']} | {row['looks']} | {_message(row)} | {_cell(row['do'])} |" for row in rows
+        ]
         sections.append(f"### {file.stem.capitalize()}: {len(rows)}\n\n" + "\n".join([HEAD, *lines]))
     return "\n\n".join(sections)
 
 
-def _says(row: dict[str, str]) -> str:
+def _message(row: dict[str, str]) -> str:
     return f"`{row['kind']}`: {_cell(row['who'])} … {_cell(row['says'])}"
 
 

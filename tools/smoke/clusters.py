@@ -129,12 +129,12 @@ class RentedCluster(AbstractContextManager[Any]):
 
     def close(self) -> None:
         """Delete it, even if incomplete; a notebook may have deleted it already."""
-        where = {key: str(value) for key, value in self.options.items() if key in LOCATION_OPTIONS}
-        if cluster := find(self.name, provider=self.provider, **where):
+        location = {key: str(value) for key, value in self.options.items() if key in LOCATION_OPTIONS}
+        if cluster := find(self.name, provider=self.provider, **location):
             cluster.delete()
         # An incomplete cluster is not found above, and costs money.
-        places = {LOCATION_OPTIONS[key]: value for key, value in where.items() if LOCATION_OPTIONS[key]}
-        kit.delete_resources(self.provider, clusters=self.name, dry_run=False, **places)
+        arguments = {LOCATION_OPTIONS[key]: value for key, value in location.items() if LOCATION_OPTIONS[key]}
+        kit.delete_resources(self.provider, clusters=self.name, dry_run=False, **arguments)
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -164,8 +164,8 @@ def _notebook(name: str, executed: "Result | None") -> dict[str, object]:
 
 
 def _threshold_case(verdict: Verdict) -> TestCase:
-    where = f" in {verdict.notebook}" if verdict.notebook else ""
-    case = TestCase(f"{verdict.figure} is at least {verdict.wanted:g}{where}", "thresholds")
+    scope = f" in {verdict.notebook}" if verdict.notebook else ""
+    case = TestCase(f"{verdict.figure} is at least {verdict.wanted:g}{scope}", "thresholds")
     if not verdict.held:
         case.result = [Failure(str(verdict), "threshold")]
     return case

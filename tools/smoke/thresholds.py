@@ -49,9 +49,9 @@ class Verdict:
         return FIGURES[self.figure]
 
     def __str__(self) -> str:
-        where = f" in {self.notebook}" if self.notebook else ""
+        scope = f" in {self.notebook}" if self.notebook else ""
         measured = "not reported" if self.measured is None else f"{self.measured:g}"
-        return f"{self.figure}{where}: {measured}, expected at least {self.wanted:g}"
+        return f"{self.figure}{scope}: {measured}, expected at least {self.wanted:g}"
 
     def as_dict(self) -> dict[str, object]:
         """Convert it for ``result.json``."""
