@@ -80,6 +80,7 @@ def test_loss_is_the_mean_and_the_rate_the_sum_over_the_ranks():
     assert "loss nan" in progress_of('{"event":"step","time":1,"rank":0,"world_size":1,"loss":NaN}').figures
 
 
+KINDS = ["start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end", "progress"]
 FIELDS = ["step", "steps", "epoch", "epochs", "percent", "loss", "images_per_s", "role"]
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
 
@@ -87,7 +88,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | s
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(metrics.EVENTS + ("progress",)),
+            st.sampled_from(KINDS),
             st.integers(0, 10**30),
             st.dictionaries(st.sampled_from(FIELDS), VALUES),
         )
