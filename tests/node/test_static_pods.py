@@ -103,20 +103,29 @@ def test_the_next_kubelet_goes_on_with_it(cluster, place):
     eventually(lambda: cluster.processes_with("sh", FOREVER), expected=[])
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{}", "it has no pod"),
-        ("{", "Expecting property name"),
-        ("[]", "'list' object has no attribute"),
-        (POD % '{"name": "a"}', "a container has an image"),
-        (POD % '{"image": "a"}', "a pod and its containers have names"),
-        (POD % '"a"', "'str' object has no attribute"),
-    ],
-)
-def test_a_file_that_is_no_pod_is_named_in_the_log(cluster, place, text, why):
-    place.path.write_text(text)
+NO_PODS = {
+    "{}": "it has no pod",
+    "{": "Expecting property name",
+    "[]": "'list' object has no attribute",
+    POD % '{"name": "a"}': "a container has an image",
+    POD % '{"image": "a"}': "a pod and its containers have names",
+    POD % '"a"': "'str' object has no attribute",
+}
+
+
+def test_files_that_are_no_pods_are_named_in_the_log_and_one_that_becomes_a_pod_runs(cluster, place):
+    paths = [
+        place.path,
+        *(place.path.with_name(f"no-pod-{number}.json") for number in range(1, len(NO_PODS))),
+    ]
     log = cluster.root / "logs" / "kubelet.log"
-    eventually(lambda: f"static pod {place.path}: {why}" in log.read_text())
-    place.write()
-    place.ready()
+    try:
+        for path, text in zip(paths, NO_PODS, strict=True):
+            path.write_text(text)
+        for path, why in zip(paths, NO_PODS.values(), strict=True):
+            eventually(lambda words=f"static pod {path}: {why}": words in log.read_text())
+        place.write()
+        place.ready()
+    finally:
+        for path in paths[1:]:
+            path.unlink()
