@@ -27,9 +27,7 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
             raise
         if _pods_may_have(kube, name):
             return
-        file = (
-            f"kubectl apply -f manifests/priority/{name}.yaml" if definition else f'a PriorityClass "{name}"'
-        )
+        file = f"kubectl apply -f {path}" if definition else f'a PriorityClass "{name}"'
         fix = f"ask the cluster's administrator for it ({file}), or leave out `priority=`"
         raise BadInput(f'there is no PriorityClass "{name}"', about=about, fix=fix) from error
     if existing is None and definition is None:

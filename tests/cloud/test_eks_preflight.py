@@ -11,7 +11,7 @@ from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, KitError
 from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.cloud_errors import ErrorReason, classify
-from trainyard_kit.clouds.eks import machines
+from trainyard_kit.clouds.eks import machines, preflight
 from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
 from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.plan import check_principal
@@ -222,6 +222,31 @@ def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota
     assert paid.hourly == 0.0 and paid.count == 2
     user.delete()
     assert aws.left() == []
+
+
+def test_the_root_user_and_a_name_of_somebody_elses_cluster_are_refused():
+    root = SimpleNamespace(
+        identity={"Arn": "arn:aws:iam::1:root"}, credentials=SimpleNamespace(method="keys"), profile="home"
+    )
+    check = preflight.credentials(root)
+    assert check.level is Level.FAILED and 'profile "home": the root user' in check.message
+    theirs = SimpleNamespace(find=lambda *_, **__: {"cluster": {"tags": {}}}, region="eu-central-1")
+    check = preflight.name_available(theirs, "lab")
+    assert check.level is Level.FAILED and check.fix == '`name="lab-2"`'
+
+
+def test_machines_that_one_zone_alone_has_are_a_warning_and_a_zone_without_the_system_node_is_refused():
+    offered = {"g4dn.xlarge": "a", preflight.SYSTEM_MACHINE: "b"}
+
+    def paginate(*_, Filters, **__):  # noqa: N803 (as AWS names it)
+        return [{"Location": offered[name]} for name in Filters[0]["Values"]]
+
+    train = SimpleNamespace(type="g4dn.xlarge", alternative_types=(), gpus=1)
+    plan = SimpleNamespace(machines=train, zones=("a", "b"))
+    alone, system = preflight.types(SimpleNamespace(paginate=paginate), plan)
+    assert alone.level is Level.WARN and "offered in a only, 1 GPUs each" in alone.message
+    assert alone.fix.startswith('`instance_type="g') and "g4dn.xlarge" not in alone.fix
+    assert system.level is Level.FAILED and system.fix == '`zone="b"`'
 
 
 def test_expired_credentials_end_the_checks_at_once(aws, user):

@@ -1,10 +1,13 @@
 """What `launch` checks before it deletes or creates anything: references, templates, quotas. Pure."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from kitlib.errors import BadInput, Rejected
 from kitlib.jobs import checks
+from kitlib.k8s.priority import ensure_priority_class
 
 from . import objects
 
@@ -79,3 +82,59 @@ def test_what_an_earlier_run_uses_of_a_quota_is_free_for_the_one_that_replaces_i
     before = [_pod(requests={"cpu": "500m"})] * 2
     assert checks.quota_room(quota, before) == {"pods": (4, 2), "requests.cpu": (2, 1)}
     assert not checks.quota_room(_quota({"pods": "1"}, {}, scopes=["Terminating"]), [])
+
+
+class Classes:
+    """A cluster as somebody sees it who may not read PriorityClasses, or who may do all."""
+
+    cluster = "lab"
+
+    def __init__(self, classes=(), *, allowed=True):
+        self.classes, self.allowed, self.created = dict(classes), allowed, []
+
+    def find(self, kind, name):
+        if not self.allowed:
+            raise Rejected("forbidden", about=name, fix="", status=403, reason="Forbidden")
+        return {"value": self.classes[name]} if name in self.classes else None
+
+    def create(self, item, *, dry_run=False):
+        if not dry_run:
+            self.created.append(item["metadata"]["name"])
+        elif item["spec"]["priorityClassName"] not in self.classes:
+            what = f"no PriorityClass with name {item['spec']['priorityClassName']} was found"
+            raise Rejected(what, about="pod", fix="", status=403, reason="Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "allowed", "created", "said"),
+    [
+        ("high", {}, True, ["high"], "created, with the value"),
+        ("high", {"high": 3}, True, [], "it exists with the value 3"),
+        ("theirs", {"theirs": 3}, True, [], ""),
+        ("theirs", {"theirs": 3}, False, [], ""),
+    ],
+)
+def test_a_priority_class_of_the_kit_is_created_and_others_are_used(
+    name, classes, allowed, created, said, caplog
+):
+    kube = Classes(classes, allowed=allowed)
+    with caplog.at_level("INFO"):
+        ensure_priority_class(kube, name)
+    assert kube.created == created and said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "fix"),
+    [
+        ("mine", True, '"high" or "low"'),
+        ("mine", False, 'a PriorityClass "mine"'),
+        ("low", False, ""),
+    ],
+)
+def test_a_priority_class_that_there_is_not_is_refused(name, allowed, fix):
+    with pytest.raises(BadInput, match=f'there is no PriorityClass "{name}"') as error:
+        ensure_priority_class(Classes(allowed=allowed), name)
+    assert fix in error.value.fix
+    if name == "low":
+        file = error.value.fix.partition("kubectl apply -f ")[2].partition(")")[0]
+        assert Path(file).is_file()

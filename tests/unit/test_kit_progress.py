@@ -36,3 +36,12 @@ def test_a_notebook_shows_a_bar_beside_the_words(monkeypatch):
     (bundle,) = shown
     assert '<progress value="0.250">' in bundle["text/html"]
     assert bundle["text/plain"] == "cluster lab: Building: 709 of about 2,836 packages compiled"
+
+
+def test_a_terminal_shows_what_a_pod_writes_as_it_is(capsys):
+    with progress.TerminalProgress("image [bold]a[/]") as line:
+        line.update("1 of 2 [red]layers[/]")
+        line.note("[link=x]a note[/]")
+        line.done("[blink]2 layers")
+    said = capsys.readouterr().err
+    assert "image [bold]a[/]: [link=x]a note[/]" in said and "image [bold]a[/]: [blink]2 layers" in said

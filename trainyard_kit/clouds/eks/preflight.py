@@ -142,7 +142,11 @@ def types(session: AwsSession, plan: EksPlan) -> Iterable[Check]:
         yield ok(about, f"offered in {first}, and in {second} as a fallback{gpus}")
     else:
         text = f"offered in {first} only{gpus}: there is no fallback if it has no capacity"
-        yield warn(about, text, f"`instance_type={' or '.join(machines.similar_types(train.type))}`")
+        yield warn(
+            about,
+            text,
+            " or ".join(f'`instance_type="{type_}"`' for type_ in machines.similar_types(train.type)),
+        )
     if first not in machines.zones_with(session, [SYSTEM_MACHINE]):
         text = f"{first} does not offer it for the system node"
         yield failed(f"instance type {SYSTEM_MACHINE}", text, f'`zone="{second}"`')
