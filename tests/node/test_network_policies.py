@@ -116,7 +116,10 @@ def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(clus
         assert pods.output(pod(main=python(FIRST_ACT), labels={"role": "late"})) == "closed\n"
     assert pods.output(pod(main=python(FIRST_ACT), labels={"role": "late"})) == "open\n"
     friends = [{"podSelector": {"matchLabels": {"role": "later"}}}]
-    main = python(SERVE) | {"args": ["8080", "first"], "readinessProbe": {"tcpSocket": {"port": 8080}}}
+    main = python(SERVE) | {
+        "args": ["8080", "first"],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+    }
     with policy(cluster, podSelector={"matchLabels": {"role": "first"}}, ingress=[{"from": friends}]):
         running = pods.running(pod(main=main, labels={"role": "first"}))
         assert replies(pods, f"tcp:{running['status']['podIP']}:8080", labels={"role": "later"}) == ["first"]

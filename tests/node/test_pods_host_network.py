@@ -51,7 +51,10 @@ NODES = ("10.244.254.1", "10.244.254.2")
 
 def server(port, name, **spec):
     """Return the manifest of a pod that answers on a port with its name, and is ready once it does."""
-    main = python(SERVE) | {"args": [str(port), name], "readinessProbe": {"tcpSocket": {"port": port}}}
+    main = python(SERVE) | {
+        "args": [str(port), name],
+        "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1},
+    }
     main |= spec.pop("main", {})
     return pod(main=main, **spec)
 

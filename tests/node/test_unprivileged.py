@@ -86,7 +86,10 @@ def test_the_users_home_without_rights_is_named(home, enter):
 
 def test_networks_of_nodes_and_policies_are_the_users_own(cluster, pods):
     with service(cluster, type="NodePort") as name:
-        main = python(SERVE) | {"args": ["8080", "web"], "readinessProbe": {"tcpSocket": {"port": 8080}}}
+        main = python(SERVE) | {
+            "args": ["8080", "web"],
+            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+        }
         running = pods.running(pod(main=main, labels={"app": name}))
         at = f"tcp:{running['status']['podIP']}:8080"
         words = [at, f"tcp:{name}:80", f"tcp:{NODES[1]}:{ports_of(cluster, name)['tcp'].node_port}"]
