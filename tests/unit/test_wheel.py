@@ -90,7 +90,7 @@ def test_without_an_architecture_the_wheel_is_this_machines(capsys, monkeypatch)
     assert tool.parse(["arm64"]).architecture == ["arm64"]
     with pytest.raises(SystemExit):
         tool.parse(["z80"])
-    assert "'z80' is none of amd64, arm64" in capsys.readouterr().err
+    assert "'z80' is not one of amd64, arm64" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(900)
