@@ -95,6 +95,8 @@ class WatchedRun(Protocol):
 
     def events(self) -> Table: ...
 
+    def pods(self) -> Table: ...
+
 
 class RunWatch(Watch):
     """A live view of a run; created by :meth:`kitlib.Run.watch`."""
@@ -138,6 +140,9 @@ class RunWatch(Watch):
                     if pods.started(pod):
                         self.logs.follow(pod, key)
                 self._ask_events(now=status.finished)
+                if status.phase == "Succeeded" and not all(map(pods.finished, snapshot["Pod"].values())):
+                    # The run's end may be reported before that of its pods, which are watched separately.
+                    self.pods = rows_in(PODS, self.run.pods()) or self.pods
                 if status.finished or self.stopping.is_set():
                     self._run_finished = status.finished
                     break

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line
+from kitlib.k8s import pods
 from kitlib.metrics import curves
 from kitlib.metrics.curves import MAX_BUCKETS, MAX_BYTES, MAX_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
@@ -251,3 +253,23 @@ def test_a_watch_that_was_stopped_stays_so_where_it_is_shown_again(monkeypatch):
         assert idle.finished
         idle._on_view(None, {"event": "opened", "view": "2"}, [])
         assert not idle.finished
+
+
+def test_the_last_table_of_a_run_that_succeeded_has_its_pods_as_they_ended():
+    """The watch of the Job may be ahead of that of its pods."""
+    running = {
+        "metadata": {"name": "mine-0", "namespace": "default"},
+        "spec": {},
+        "status": {"phase": "Running"},
+    }
+    ended = running | {"status": {"phase": "Succeeded"}}
+    run = SimpleNamespace(
+        name="mine",
+        kube=SimpleNamespace(cluster="lab"),
+        events=lambda: Table(("age",), []),
+        pods=lambda: pods.table([ended]),
+    )
+    status = SimpleNamespace(phase="Succeeded", finished=True)
+    shown = RunWatch(run, states=lambda: iter([({"Pod": {"mine-0": running}}, status)]))
+    shown._follow()
+    assert [row[2] for row in shown.pods] == ["Completed"]
