@@ -103,7 +103,7 @@ class MasterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tasks(self, request_iterator, context):
-        """one for one
+        """one task for each progress report
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
