@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +132,11 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
     """
     if run["quick"]:
         raise SystemExit("the results of a quick run are not published: measure without --quick")
-    facts = {"date": run["began"][:10], "machine": run["machine"], "rounds": run["rounds"]}
+    facts = {"date": run["began"][:10], "machine": run["machine"]}
     return {
         name: facts
         | {
+            "rounds": _rounds_of(name, run),
             "load": state["load"],
             "results": [
                 {key: value for key, value in result.items() if key not in ("measure", "details")}
@@ -147,6 +148,12 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
         for name, state in run["machine_before"].items()
         if any(result["measure"] == name for result in run["results"])
     }
+
+
+def _rounds_of(name: str, run: Mapping[str, Any]) -> int:
+    """Return the rounds of a measure: long ones have fewer than the run."""
+    samples = [len(result["samples"]["ours"]) for result in run["results"] if result["measure"] == name]
+    return min(run["rounds"], max(samples))
 
 
 def page(measures: dict[str, Any], *, profiles: Path) -> str:
