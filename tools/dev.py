@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dev_commands import ROOT, Commands, TaskError, jupyter_options
+from dev_commands import ROOT, Commands, TaskError, jupyter_options, run_each
 
 COMMON = ("VENV", "BUNDLE", "WHEEL", "DRY_RUN")
 PUBLISHED = ROOT / "images" / "trainer" / "published.toml"
@@ -51,23 +51,6 @@ class Task:
 
 
 TASKS: dict[str, Task] = {}
-
-
-def run_each(commands: Commands, *tasks: str) -> None:
-    """Run every task, even after failures.
-
-    Raises:
-        TaskError: Some failed; it names them.
-    """
-    failed = []
-    for name in tasks:
-        try:
-            TASKS[name].function(commands)
-        except TaskError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            failed.append(name)
-    if failed:
-        raise TaskError(f"failed: {' '.join(failed)}")
 
 
 def task(settings: str = "") -> Callable[[Callable[[Commands], None]], Callable[[Commands], None]]:
@@ -148,7 +131,7 @@ def lint(commands: Commands) -> None:
 def test(commands: Commands) -> None:
     """Lint, then run the unit, node, cluster, notebook and browser tests, except slow ones."""
     browser(commands)
-    run_each(commands, "lint", "test-quick")
+    run_each(commands, lint, test_quick)
 
 
 @task("WORKERS TESTS RECHECK")
@@ -183,7 +166,7 @@ def test_slow(commands: Commands) -> None:
 def test_all(commands: Commands) -> None:
     """Run every test, including slow ones and those of pods in plain mode."""
     browser(commands)
-    run_each(commands, "lint", "test-each", "test-plain")
+    run_each(commands, lint, test_each, test_plain)
 
 
 @task()
@@ -222,7 +205,7 @@ def test_hosted(commands: Commands) -> None:
 def test_clouds(commands: Commands) -> None:
     """Run the clouds' tests that `make test` leaves out, and the whole course on each simulated cloud."""
     commands.setup()
-    run_each(commands, "lint", "test-clouds-slow", "test-courses")
+    run_each(commands, lint, test_clouds_slow, test_courses)
 
 
 @task()

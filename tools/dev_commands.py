@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,3 +182,21 @@ def free_port(first: int) -> int:
                 continue
             return port
     raise TaskError(f"no port from {first} on is free: set PORT=")
+
+
+def run_each(commands: Commands, *tasks: Callable[[Commands], None]) -> None:
+    """Run every task, even after failures.
+
+    Raises:
+        TaskError: Some failed; it names them.
+    """
+    failed = []
+    for task in tasks:
+        name = task.__name__.replace("_", "-")
+        try:
+            task(commands)
+        except TaskError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed.append(name)
+    if failed:
+        raise TaskError(f"failed: {' '.join(failed)}")
