@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import kitlib as kit
-from bench import kubelets, kwok
+from bench import kubelets, kwok, machine
 from bench.errors import PeerAbsent
 from bench.results import Limit, Result
 from bench.watching import wait_account
 from kitlib.clusters import Cluster, LocalCluster
-from kitlib.k8s.client import Kube
 from localkube.controlplane import binaries
 
 NODES = 4
@@ -180,10 +179,24 @@ class Lab(AbstractContextManager[Any]):
         shared = self._shared.get(KWOK)
         return shared if isinstance(shared, kwok.KwokCluster) else None
 
-    def kubes(self) -> dict[str, Kube]:
-        """Return the APIs of the shared clusters by side."""
-        clusters = {"ours": self.ours, KUBELET: self.real, KWOK: self.fake}
-        return {side: cluster.kube for side, cluster in clusters.items() if cluster is not None}
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides that are available, ours first."""
+        return ("ours", *(peer for peer in (KUBELET, KWOK) if self.has(peer)))
+
+    def alone(self, side: str) -> Cluster | kwok.KwokCluster:
+        """Return the shared cluster of one side, while no other exists: it would take part of the CPU.
+
+        A new one is returned when it no longer works on its start.
+        """
+        if others := [other for other in self._shared if other != side]:
+            self.clear(*others)
+        is_new = side not in self._shared
+        cluster = {"ours": lambda: self.ours, KUBELET: lambda: self.real, KWOK: lambda: self.fake}[side]()
+        assert cluster is not None, "callers check whether the peer is available"
+        if is_new:
+            machine.wait_until_idle(self.report)
+        return cluster
 
     def clear(self, *sides: str) -> None:
         """Delete the shared clusters of some or all sides, so that they do not affect a measure."""

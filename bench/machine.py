@@ -20,6 +20,7 @@ QUIET_SECONDS, PERIOD_SECONDS = (
     5.0,
 )  # the longest wait; the kernel computes the average every five seconds
 SAMPLE_SECONDS, LOOP = 2.0, 2_000_000
+IDLE_PERCENT, IDLE_SECONDS = 10.0, 60.0  # of all cores; the longest wait
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,13 @@ def wait_until_quiet(report: Callable[[str], None]) -> None:
         report(f"waiting for a load average below {QUIET:g}, at most {QUIET_SECONDS:g} s")
     while os.getloadavg()[0] >= QUIET and time.monotonic() < end:
         time.sleep(PERIOD_SECONDS)
+
+
+def wait_until_idle(report: Callable[[str], None]) -> None:
+    """Wait until the cores had little to do for two seconds, for at most `IDLE_SECONDS`."""
+    end = time.monotonic() + IDLE_SECONDS
+    while (busy := psutil.cpu_percent(interval=SAMPLE_SECONDS)) >= IDLE_PERCENT and time.monotonic() < end:
+        report(f"waiting for an idle machine, now {busy:g}% busy")
 
 
 def read_state() -> State:

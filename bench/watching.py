@@ -127,18 +127,18 @@ def wait_account(kube: Kube) -> None:
     )
 
 
-def wait_gone(kube: Kube, *, labels: str = "") -> None:
-    """Wait until no pod matches.
+def wait_gone(kube: Kube, kind: str = "Pod", *, labels: str) -> None:
+    """Wait until no object of a kind matches.
 
     Raises:
         WaitTimeout: Some still exist.
     """
     wait(
-        watch_objects(kube, WatchSpec("Pod", labels=labels)),
-        until=lambda objects: not objects["Pod"],
+        watch_objects(kube, WatchSpec(kind, labels=labels)),
+        until=lambda objects: not objects[kind],
         timeout=GONE_SECONDS,
-        what="the pods to be gone",
+        what=f"each {kind} to be gone",
         about=f'cluster "{kube.cluster}"',
         resume="run the benchmark again",
-        describe=lambda objects: f"{len(objects['Pod'])} pods still exist",
+        describe=lambda objects: f"{len(objects[kind])} still exist",
     )

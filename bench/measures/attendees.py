@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import kitlib as kit
 from bench import training
-from bench.lab import KUBELET, KWOK, PEERS, Lab
+from bench.lab import KUBELET, PEERS, Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import wait_account, wait_gone
@@ -27,18 +27,17 @@ ATTENDEES, QUICK_ATTENDEES = 30, 4
 RANKS, FLAGS = 2, {"epochs": 1}
 ROUNDS, SECONDS = 1, Limit(25, of="value", unit="s")  # rounds of minutes
 RUN_SECONDS = 400
+LABEL = "bench"
 BARE = "bare"
 SILENT = "its API server did not answer an attendee while the pods imported torch"
 
 
 def measure(lab: Lab) -> list[Result]:
     """Launch all jobs, alternating between sides."""
-    lab.clear(KWOK)
     count = QUICK_ATTENDEES if lab.quick else ATTENDEES
-    sides = {"ours": lambda: _train_all(lab, lab.ours, count), BARE: lambda: _ideal(lab, count)}
-    if lab.real is not None:
+    sides = {"ours": lambda: _ours(lab, count), BARE: lambda: _ideal(lab, count)}
+    if lab.has(KUBELET):
         sides[KUBELET] = lambda: _if_it_answers(lab, count)
-    training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=None)  # the forkserver has loaded then
     samples = alternate(sides, min(lab.rounds, ROUNDS))
     theirs = [seconds for seconds in samples.get(KUBELET, ()) if not math.isnan(seconds)]
     what = f"{count} attendees launch 2 pods each at once → all have trained"
@@ -51,16 +50,24 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
+def _ours(lab: Lab, count: int) -> float:
+    cluster = lab.alone("ours")
+    assert isinstance(cluster, Cluster)
+    training.in_cluster(cluster, RANKS, flags=FLAGS, patch=None)  # the forkserver has loaded then
+    return _train_all(lab, cluster, count)
+
+
 def _ideal(lab: Lab, count: int) -> float:
     """Return the seconds of as many bare runs, one after the other."""
+    lab.clear()
     runs = [training.bare(RANKS, flags=FLAGS, folder=lab.folder) for _ in range(lab.rounds)]
     return count * statistics.median(run.finished - run.submitted for run in runs)
 
 
 def _if_it_answers(lab: Lab, count: int) -> float:
     """Return the seconds on real kubelets; NaN if an attendee saw an error."""
-    cluster = lab.real
-    assert cluster, "its availability was checked before"
+    cluster = lab.alone(KUBELET)
+    assert isinstance(cluster, Cluster)
     try:
         return _train_all(lab, cluster, count)
     except KitError as error:
@@ -73,7 +80,8 @@ def _train_all(lab: Lab, cluster: Cluster, count: int) -> float:
     lab.report(f"{count} attendees train at once, {cluster.name}")
     names = [f"attendee-{number:02}" for number in range(1, count + 1)]
     for name in names:
-        cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        metadata = {"name": name, "labels": {LABEL: "attendees"}}
+        cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         wait_account(cluster.kube.within(name))
     start = time.monotonic()
     try:
@@ -83,8 +91,8 @@ def _train_all(lab: Lab, cluster: Cluster, count: int) -> float:
     finally:
         for name in names:
             cluster.kube.delete("Namespace", name)
-        for name in names:
-            wait_gone(cluster.kube.within(name))
+        # The next round creates them again, which has no effect on one that is being deleted.
+        wait_gone(cluster.kube, "Namespace", labels=f"{LABEL}=attendees")
 
 
 def _train(cluster: Cluster, namespace: str) -> None:

@@ -14,7 +14,7 @@ during the last tasks.
 import time
 
 import kitlib as kit
-from bench.lab import Lab
+from bench.lab import KUBELET, KWOK, Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from kitlib.datasets import Dataset
@@ -28,7 +28,7 @@ JOB_SECONDS = 1200
 
 def measure(lab: Lab) -> list[Result]:
     """Run both jobs elastic and gang-scheduled, alternating."""
-    lab.clear("theirs")
+    lab.clear(KUBELET, KWOK)
     volume = lab.ours.create_volume("two-jobs")
     pace = QUICK_PACE if lab.quick else PACE
     try:
