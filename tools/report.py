@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import nbformat
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
+from smoke.notebook_result import CellFailure, NotebookResult, Picture
 from smoke.result import Outcome
 from smoke.timeline import NOTEBOOK, WAITING, Span
 
@@ -36,57 +37,7 @@ FIGURE_TAGS = {
 }
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture of a cell tagged ``result-picture``, with its alternative text."""
-
-    data: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The failed cell: its number in the stored notebook, its first line, the last line of the error.
-
-    ``traceback`` is Python's whole output for a terminal; empty if the cell did not finish.
-    """
-
-    cell: int
-    source: str
-    error: str
-    traceback: str = ""
-
-    def __str__(self) -> str:
-        return f"cell {self.cell} (`{self.source}`): {self.error}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """The results of an executed notebook."""
-
-    name: str
-    title: str
-    goal: str
-    seconds: float
-    figures: dict[str, float]
-    synthetic: bool
-    failure: Failure | None
-    finished: bool
-    pictures: tuple[Picture, ...]
-    data: Mapping[str, str]  # real or synthetic, by data set
-
-    @property
-    def verdict(self) -> str:
-        """Return ``passed``, ``failed`` or ``not finished``."""
-        return "failed" if self.failure else "passed" if self.finished else "not finished"
-
-    @property
-    def accuracy(self) -> float | None:
-        """Return the accuracy from 0 to 1, or None."""
-        return self.figures.get("accuracy")
-
-
-def read(executed: Path, *, original: Path) -> Result:
+def read(executed: Path, *, original: Path) -> NotebookResult:
     """Read the results in ``executed``; ``original`` numbers the cells.
 
     Example:
@@ -98,7 +49,7 @@ def read(executed: Path, *, original: Path) -> Result:
     cells = [cell for cell in notebook.cells if cell.id in numbers]
     code = [cell for cell in cells if cell.cell_type == "code"]
     heading = cells[0].source.strip().splitlines()
-    return Result(
+    return NotebookResult(
         name=original.stem,
         title=heading[0].lstrip("# "),
         goal=next((line.strip() for line in heading[1:] if line.strip()), ""),
@@ -123,23 +74,23 @@ def _tags(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _failure(cell: NotebookNode, number: int) -> Failure | None:
+def _failure(cell: NotebookNode, number: int) -> CellFailure | None:
     source = (cell.source.strip().splitlines() or [""])[0]
     for output in cell.outputs:
         if output.output_type == "error":
             if (output.ename, output.evalue) == ("SystemExit", "0"):  # papermill treats it as success
                 return None
             error = f"{output.ename}: {output.evalue}".strip()
-            return Failure(number, source, error, COLOURS.sub("", "\n".join(output.traceback)))
+            return CellFailure(number, source, error, COLOURS.sub("", "\n".join(output.traceback)))
     if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
-        return Failure(number, source, "did not finish")
+        return CellFailure(number, source, "did not finish")
     return None
 
 
-def _false_cause(notebook: NotebookNode, last: int) -> Failure | None:
+def _false_cause(notebook: NotebookNode, last: int) -> CellFailure | None:
     """Return the false cause that was reported for a succeeded run."""
     causes = notebook.metadata.get(FALSE_CAUSES, [])
-    return Failure(last, "run.why()", "; ".join(causes)) if causes else None
+    return CellFailure(last, "run.why()", "; ".join(causes)) if causes else None
 
 
 def _values(code: list[NotebookNode]) -> Iterator[tuple[set[str], Any]]:

@@ -8,7 +8,7 @@ notebook failed. The exit status is the result; the parts are in ``smoke``.
 """
 
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
@@ -25,6 +25,7 @@ from pathlib import Path
 
 from smoke import clusters, plan, thresholds
 from smoke.lanes import Lanes, default_lanes, ready
+from smoke.notebook_result import NotebookResult
 from smoke.result import Outcome
 from smoke.stopping import Stopping
 from smoke.timeline import read_setup
@@ -33,9 +34,6 @@ from kitlib import config
 from kitlib.errors import KitError
 from kitlib.k8s import names
 from trainyard_kit.cli.options import options_of
-
-if TYPE_CHECKING:
-    from report import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -264,7 +262,7 @@ def summary(outcome: Outcome) -> list[str]:
     return [*lines, count]
 
 
-def _data(result: "Result | None") -> str:
+def _data(result: NotebookResult | None) -> str:
     """Describe whether a notebook's data were real."""
     text = ", ".join(f"{name} {kind}" for name, kind in result.data.items()) if result else ""
     return f" ({text})" if text else ""

@@ -7,16 +7,14 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
+from smoke.notebook_result import NotebookResult
 from smoke.stopping import INTERRUPTED, TIME_LIMIT
 from smoke.thresholds import Verdict
 from smoke.timeline import Timeline
-
-if TYPE_CHECKING:  # which imports this module
-    from report import Result
 
 SCHEMA = 1
 PASSED, FAILED, MISSED, NO_CLUSTER = "passed", "failed", "threshold missed", "cluster"
@@ -39,7 +37,7 @@ class Outcome:
         cluster: The result of ``clusters.facts``; None without a cluster.
         error: Why the cluster could not be created or deleted.
         stopped: ``TIME_LIMIT`` or ``INTERRUPTED``, or None.
-        notebooks: The results of executed notebooks (``report.Result``).
+        notebooks: The results of executed notebooks.
         thresholds: The results of the thresholds.
         bundle: The name of the diagnostic archive.
         briefs: A summary of the cluster for each failed notebook, which is printed at the end.
@@ -56,7 +54,7 @@ class Outcome:
     cluster: dict[str, Any] | None = None
     error: str | None = None
     stopped: str | None = None
-    notebooks: list[Any] = field(default_factory=list)
+    notebooks: list[NotebookResult] = field(default_factory=list)
     thresholds: list[Verdict] = field(default_factory=list)
     bundle: str | None = None
     briefs: dict[str, str] = field(default_factory=dict)
@@ -99,7 +97,7 @@ class Outcome:
             "timeline": [span.as_dict() for span in self.timeline.spans],
         }
 
-    def _executed(self, name: str) -> "Result | None":
+    def _executed(self, name: str) -> NotebookResult | None:
         return next((notebook for notebook in self.notebooks if notebook.name == name), None)
 
     def junit(self) -> JUnitXml:
@@ -142,7 +140,7 @@ class Outcome:
         self.junit().write(str(folder / "junit.xml"), pretty=True)
 
 
-def _notebook(name: str, executed: "Result | None") -> dict[str, object]:
+def _notebook(name: str, executed: NotebookResult | None) -> dict[str, object]:
     """Return the entry of a notebook in ``result.json``."""
     if executed is None:
         empty = {"seconds": 0, "figures": {}, "synthetic": False, "data": {}, "failure": None}
