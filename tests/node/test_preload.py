@@ -102,6 +102,15 @@ def test_a_volume_is_seen_in_its_place_by_python_and_by_programs(pod):
     assert shell.stdout == "/data/sub\nhello\nmore\n"
 
 
+def test_a_script_of_a_volume_whose_real_place_is_below_tmp_is_found_by_its_interpreter(pod):
+    script = pod.volume / "hello"
+    script.write_text("#!/bin/sh\ntest -e /tmp/hello || echo hello from $0\n")
+    script.chmod(0o755)
+    # The kernel gives the interpreter the script's real path, of which /tmp hides the beginning.
+    done = pod.run("/bin/sh", "-c", "exec /data/hello")
+    assert (done.stdout, done.stderr) == (f"hello from {script}\n", "")
+
+
 def test_a_read_only_volume_refuses_every_way_of_writing(pod):
     refused = pod.python("""
         import json, os

@@ -68,12 +68,15 @@ const char *map_path(const char *path, char *room, int writing)
         tidy(path, clean);
         given = clean;
     }
-    const struct path *found = covering(given, 0);
+    const struct path *found = covering(given, 0), *own = covering(given, 1);
     if (!found) return path;
+    /* A place that a shorter path hides: the kernel gives the interpreter of a script its real path. */
+    if (own && own->real_length > found->seen_length) found = own;
     if (writing && found->read_only) {
         errno = EROFS;
         return NULL;
     }
+    if (found == own) return path;
     size_t rest = strlen(given + found->seen_length);
     if (found->real_length + rest >= PATH_MAX) {
         errno = ENAMETOOLONG;
