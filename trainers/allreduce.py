@@ -1,13 +1,13 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.15"]
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
 # ///
 """Measure communication between ranks: messages between each pair, and the all-reduce of all ranks.
 
-This program does not train. After every step of data-parallel training the ranks sum their gradients with an
-all-reduce. Its time has a part that does not depend on the size (latency) and one that grows with it
-(bandwidth). Each pair plays ping-pong while the others wait, which shows a slow link between two nodes
-separately; then all ranks sum an array together.
+This program does not train; its ranks join as those of ``digits_ddp.py``. After every step of data-parallel
+training the ranks sum their gradients with an all-reduce. Its time has a part that does not depend on the
+size (latency) and one that grows with it (bandwidth). Each pair plays ping-pong while the others wait, which
+shows a slow link between two nodes separately; then all ranks sum an array together.
 
     torchrun --nproc-per-node 4 trainers/allreduce.py                                # four on this machine
     torchrun --nnodes 4 --nproc-per-node 1 --node-rank $RANK \\
@@ -23,20 +23,16 @@ https://github.com/NVIDIA/nccl-tests.
 """
 
 import argparse
-import hashlib
-import json
-import os
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from itertools import combinations
 
 import torch
 import torch.distributed as dist
+from digits_ddp import choose_device, emit, init_distributed  # beside this file
 
 FLOAT = 4  # bytes
 
@@ -51,37 +47,14 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def init_distributed() -> None:
-    """Initialize the process group; without torchrun's variables this process is the only rank."""
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo", timeout=timedelta(minutes=2))
-    else:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-
-def choose_device() -> tuple[torch.device, str]:
-    """Return this rank's device and the backend: nccl if each rank has its own GPU, else gloo."""
-    identity = torch.zeros(1, dtype=torch.int64)  # no GPU
-    if torch.cuda.is_available():
-        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-        torch.cuda.set_device(index)
-        uuid = str(torch.cuda.get_device_properties(index).uuid)
-        identity += int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:7])
-    elif "TRAINYARD_GPUS" in os.environ:
-        print("this pod has GPUs, but torch finds no CUDA device: training on CPU with gloo", flush=True)
-    identities = [torch.zeros_like(identity) for _ in range(dist.get_world_size())]
-    dist.all_gather(identities, identity)
-    distinct = {value.item() for value in identities}
-    if 0 in distinct or len(distinct) < len(identities):
-        return torch.device("cpu"), "gloo"
-    return torch.device("cuda", torch.cuda.current_device()), "nccl"
-
-
-def emit(event: str, **fields: object) -> None:
-    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
-    line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
-    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
+def connect() -> tuple[torch.device, dist.ProcessGroup]:
+    """Join; return this rank's device and the group to measure: of GPUs if each rank has its own."""
+    init_distributed()
+    device, nccl = choose_device()
+    if nccl is not None:
+        return device, nccl
+    assert dist.group.WORLD, "the ranks have joined"
+    return torch.device("cpu"), dist.group.WORLD
 
 
 # Measuring --------------------------------------------------------------------------------------------------
@@ -145,11 +118,9 @@ def main(argv: list[str] | None = None) -> None:
     """Join, measure each pair, measure all."""
     began = time.perf_counter()
     settings = parse_settings(argv)
-    init_distributed()
-    device, backend = choose_device()
+    device, group = connect()
+    backend = dist.get_backend(group)
     emit("start", device=str(device), backend=backend, host=socket.gethostname(), bytes=settings.bytes)
-    group = dist.new_group(backend=backend)
-    assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
     for a, b in combinations(range(dist.get_world_size()), 2):
         measure_pair(a, b, settings, group=group, device=device)
     measure_all(settings, group=group, device=device)

@@ -33,6 +33,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 # The data that operations send: of a process group, of DTensor, and of a pipeline.
 KINDS = {"allreduce": "gradients", "all_reduce": "activations", "send": "activations"}
@@ -74,13 +75,9 @@ class TrafficCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         space, _, name = func.name().partition("::")
         if space in ("c10d", "_c10d_functional") and (kind := KINDS.get(name.split(".")[0].rstrip("_"))):
-            tensors = [leaf for leaf in _leaves(args) if isinstance(leaf, torch.Tensor)]
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             self.bytes[kind] += sum(tensor.nbytes for tensor in tensors)
         return func(*args, **(kwargs or {}))
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list | tuple) else [value]
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:

@@ -21,33 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from elastic import DO_NOT_RESTART, State, Worker
 
 FORMAT = 1  # format version; a reader rejects a higher one
 KEEP = 2  # files, in case the newest cannot be read
 PATTERN = "epoch-*-step-*.pt"
-DO_NOT_RESTART = 78  # EX_CONFIG: for elastic_launch.py
-
-
-class Worker(Protocol):
-    """The part of ``elastic.Worker`` that is used here."""
-
-    rank: int
-
-    def emit(self, event: str, **fields: object) -> None: ...
-
-
-class State(Protocol):
-    """The part of ``elastic.State`` that is used here."""
-
-    step: int
-
-    @property
-    def epoch(self) -> int: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import evaluate
 import torch
+import torch.distributed as dist
 
 
 def main() -> None:
@@ -17,6 +18,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="the folder cifar-10-batches-py")
     parser.add_argument("--model-file", type=Path, required=True)
     settings = parser.parse_args()
+    evaluate.init_distributed()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"reading {settings.data}/", flush=True)
     folder = settings.data.parent if settings.data.is_dir() else settings.data.parent / "cifar10"
@@ -26,6 +28,7 @@ def main() -> None:
     result = evaluate.count(evaluate.predict(network, images), labels, saved["classes"])
     evaluate.emit("eval", **result)
     evaluate.print_accuracy(result)
+    dist.destroy_process_group()
     print("Finished Testing", flush=True)
 
 

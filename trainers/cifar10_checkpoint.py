@@ -22,8 +22,7 @@ import io
 import socket
 import time
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,12 @@ import torch
 import torch.distributed as dist
 from cifar10_ddp import (
     at_least,
-    augment,
     average_statistics,
     choose_device,
     describe,
     emit,
     evaluate,
     finish,
-    gpu_usage,
     has_bf16,
     init_distributed,
     make_model,
@@ -49,6 +46,7 @@ from cifar10_ddp import (
     read_images,
     replicate,
     save,
+    train_epoch,
 )
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler, TensorDataset
@@ -67,50 +65,6 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 # Loop -------------------------------------------------------------------------------------------------------
-
-
-def train_epoch(
-    model: nn.Module,
-    batches: Sequence[Tensor],
-    data: Sequence[Tensor],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    settings: argparse.Namespace,
-    epoch: int,
-    first: int,
-    *,
-    save_state: Callable[[int, int], None],
-    rng: torch.Generator,
-    cast: AbstractContextManager[object],
-) -> None:
-    """Take one step for each batch of this rank's share, starting at ``first``; save checkpoints."""
-    (images, labels), recipe = data, settings.recipes[settings.model]
-    device = images.device
-    model.train()
-    began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
-    for index, chosen in enumerate(batches[first:], first):
-        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
-        with cast:
-            logits = model(batch if settings.channels_last else batch.contiguous())
-        targets = labels[chosen.to(device)]
-        loss = nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe["smoothing"])
-        optimizer.zero_grad()
-        loss.backward()  # DDP averages the gradients over the ranks in here
-        optimizer.step()
-        schedule.step()
-        samples += len(chosen)
-        total = total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
-        step = epoch * len(batches) + index
-        if step % settings.log_every == 0:
-            metrics = {"loss": round(loss.item(), 5)}
-            metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            lr = round(float(schedule.get_last_lr()[0]), 6)
-            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
-        if (index + 1) % settings.checkpoint_every == 0 and index + 1 < len(batches):
-            save_state(epoch, index + 1)
-    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
-    rate = round(samples / seconds, 1)
-    emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
 
 def run_settings(settings: argparse.Namespace) -> dict[str, Any]:
@@ -231,18 +185,23 @@ def main(argv: list[str] | None = None) -> None:
     for epoch in range(begin, settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
+
+        def save_when_due(done: int, epoch: int = epoch, last: int = len(batches)) -> None:
+            if done % settings.checkpoint_every == 0 and done < last:
+                save_state(epoch, done)
+
         train_epoch(
             model,
             batches,
             train,
             optimizer,
             schedule,
-            settings,
-            epoch,
-            first,
-            save_state=save_state,
+            settings=settings,
+            epoch=epoch,
             rng=rng,
             cast=cast,
+            first=first,
+            after_step=save_when_due,
         )
         first = 0
         save_state(epoch + 1, first)

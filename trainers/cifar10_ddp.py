@@ -26,7 +26,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -286,13 +286,20 @@ def train_epoch(
     epoch: int,
     rng: torch.Generator,
     cast: AbstractContextManager[object],
+    first: int = 0,
+    after_step: Callable[[int], None] | None = None,
 ) -> None:
-    """Take one step for each batch of this rank's share."""
+    """Take one step for each batch of this rank's share.
+
+    Args:
+        first: The batch to begin with, when the epoch is resumed.
+        after_step: Called with the number of batches that are done.
+    """
     (images, labels), recipe = data, settings.recipes[settings.model]
     device = images.device
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
-    for index, chosen in enumerate(batches):
+    for index, chosen in enumerate(batches[first:], first):
         batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             logits = model(batch if settings.channels_last else batch.contiguous())
@@ -311,6 +318,8 @@ def train_epoch(
             lr = round(float(schedule.get_last_lr()[0]), 6)
             emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
             sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
+        if after_step is not None:
+            after_step(index + 1)
     mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
@@ -318,15 +327,11 @@ def train_epoch(
 
 def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
-
-    def count(tensors: Iterable[Tensor]) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
     parameters = list(network.parameters())
     state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     sets: dict[str, Sequence[Tensor]] = {"parameters": parameters, "gradients": gradients, "optimizer": state}
-    return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
+    return {f"{kind}_bytes": sum(tensor.nbytes for tensor in tensors) for kind, tensors in sets.items()}
 
 
 def average_statistics(network: nn.Module) -> None:
@@ -342,9 +347,10 @@ def average_statistics(network: nn.Module) -> None:
 def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
+    batches = -(-len(labels) // (500 * dist.get_world_size()))  # as many on each rank, for a split model
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
-    for pixels, targets in zip(images.split(500), labels.split(500), strict=True):
+    for pixels, targets in zip(images.tensor_split(batches), labels.tensor_split(batches), strict=True):
         logits = network(normalise(pixels))
         loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
         correct = (logits.argmax(1) == targets).sum()
@@ -400,22 +406,26 @@ def finish(
         save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": weights})
 
 
-def main(argv: list[str] | None = None) -> None:
+def run(
+    settings: argparse.Namespace,
+    *,
+    read_dataset: Callable[..., tuple[Tensor, Tensor]] = read_images,
+    build_model: Callable[[str, int], nn.Module] = make_model,
+) -> None:
     """Join, read, train, evaluate, save."""
-    settings, began = parse_settings(argv), time.perf_counter()
+    began = time.perf_counter()
     init_distributed()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
-    sys.stdout.write(f"reading {settings.data_dir}/cifar-10-batches-py/\n")
     folder, limit = settings.data_dir, settings.limit
-    train = [part.to(device) for part in read_images(folder, train=True, limit=limit)]
-    test = [part.to(device) for part in read_images(folder, train=False, limit=limit // 5)]
+    train = [part.to(device) for part in read_dataset(folder, train=True, limit=limit)]
+    test = [part.to(device) for part in read_dataset(folder, train=False, limit=limit // 5)]
     sampler = DistributedSampler[int](TensorDataset(*train), seed=settings.seed)  # each rank's own share
 
-    network = make_model(settings.model, len(about["classes"])).to(device)
+    network = build_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
     model, compiled = replicate(network, settings, device=device, group=group)
     use_bf16 = settings.bf16 and has_bf16(device)
@@ -444,8 +454,15 @@ def main(argv: list[str] | None = None) -> None:
     average_statistics(network)
     finish(settings, about, evaluate(network, *test), network.state_dict())
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
-    sys.stdout.write("Finished Training\n")
     dist.destroy_process_group()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train, and print the walk-through's lines."""
+    settings = parse_settings(argv)
+    sys.stdout.write(f"reading {settings.data_dir}/cifar-10-batches-py/\n")
+    run(settings)
+    sys.stdout.write("Finished Training\n")
 
 
 if __name__ == "__main__":

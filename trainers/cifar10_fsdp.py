@@ -24,7 +24,6 @@ import gc
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,16 +35,17 @@ from cifar10_ddp import (
     choose_device,
     describe,
     emit,
+    evaluate,
     finish,
     has_bf16,
     init_distributed,
     make_model,
     make_parser,
-    normalise,
     one_cycle,
     read_images,
     train_epoch,
 )
+from step_recorder import memory_of
 from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
@@ -56,7 +56,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DistributedSampler, TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -70,37 +69,6 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 # Loop -------------------------------------------------------------------------------------------------------
-
-
-def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
-
-    def count(tensors: Iterable[Tensor]) -> int:
-        parts = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-        return sum(tensor.numel() * tensor.element_size() for tensor in parts)
-
-    parameters = list(network.parameters())
-    state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    sets: dict[str, Sequence[Tensor]] = {"parameters": parameters, "gradients": gradients, "optimizer": state}
-    return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
-
-
-@torch.no_grad()
-def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
-    network.eval()
-    batches = -(-len(labels) // (500 * dist.get_world_size()))  # as many on each rank: all gather each layer
-    images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
-    sums = torch.zeros(3, dtype=torch.float64)
-    for pixels, targets in zip(images.tensor_split(batches), labels.tensor_split(batches), strict=True):
-        logits = network(normalise(pixels))
-        loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
-        correct = (logits.argmax(1) == targets).sum()
-        sums += torch.tensor([loss.item(), correct.item(), len(targets)], dtype=torch.float64)
-    dist.all_reduce(sums)
-    loss, correct, count = sums.tolist()
-    return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
 
 
 def shard(network: nn.Sequential, *, group: dist.ProcessGroup | None, device: torch.device) -> nn.Module:

@@ -24,7 +24,6 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import checkpoints
 import elastic
@@ -185,32 +184,6 @@ def evaluate(worker: elastic.Worker, network: nn.Module, test: TensorDataset, *,
         )
 
 
-def log_start(
-    worker: elastic.Worker,
-    train: TensorDataset,
-    test: TensorDataset,
-    *,
-    steps: int,
-    network: nn.Module,
-    about: dict[str, Any],
-) -> None:
-    """Log this rank's configuration."""
-    worker.emit(
-        "start",
-        dataset=about["name"],
-        synthetic=about["synthetic"],
-        train_images=len(train),
-        test_images=len(test),
-        steps=steps,
-        device=str(worker.device),
-        backend="gloo" if worker.group is None else "nccl",
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        threads=torch.get_num_threads(),
-        parameters=sum(parameter.numel() for parameter in network.parameters()),
-    )
-
-
 def main(argv: list[str] | None = None) -> None:
     """Read; then train, evaluate and save with the current ranks."""
     began = time.perf_counter()
@@ -239,12 +212,17 @@ def main(argv: list[str] | None = None) -> None:
     when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
     manager = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
 
+    start = {"dataset": about["name"], "synthetic": about["synthetic"], "steps": steps}
+    start |= {"train_images": len(data), "test_images": len(test)}
+    start |= {"parameters": sum(parameter.numel() for parameter in network.parameters())}
+    start |= {"device": str(device), "threads": torch.get_num_threads(), "host": socket.gethostname()}
+    start |= {"pid": os.getpid()}
     start_logged = False
 
     def one_round(worker: elastic.Worker) -> elastic.Worker:
         nonlocal start_logged
         if not start_logged:
-            log_start(worker, data, test, steps=steps, network=network, about=about)
+            worker.emit("start", **start, backend="gloo" if worker.group is None else "nccl")
             start_logged = True
         train(worker, state, network, data, optimizer, schedule, settings=settings, manager=manager)
         evaluate(worker, network, test)

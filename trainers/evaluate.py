@@ -16,15 +16,12 @@ image and reports its ``share``; counts are summed and mistakes gathered, as if 
 
 import argparse
 import base64
-import json
 import os
 import pickle
 import struct
-import sys
 import time
 import zlib
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,7 @@ import cifar10_ddp
 import numpy as np
 import torch
 import torch.distributed as dist
-from cifar10_ddp import describe, normalise, read_images
+from cifar10_ddp import describe, emit, init_distributed, normalise, read_images
 from torch import Tensor, nn
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -48,19 +45,6 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=0, help="test images to use; 0: all")
     parser.add_argument("--mistakes", type=int, default=12, help="how many of the worst mistakes to show")
     return parser.parse_args(argv)
-
-
-def world() -> tuple[int, int]:
-    """Return this process's rank and the world size, as torchrun sets them; by default it is alone."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def emit(event: str, **fields: object) -> None:
-    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
-    rank, world_size = world()
-    line = {"event": event, "time": time.time(), "rank": rank, "world_size": world_size}
-    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
 
 
 # Data -------------------------------------------------------------------------------------------------------
@@ -162,12 +146,10 @@ def gather_results(
     sums: Tensor, mistakes: list[dict[str, Any]], most: int
 ) -> tuple[Tensor, list[dict[str, Any]]]:
     """Add up the counts of all ranks, and keep the worst of their mistakes."""
-    if dist.is_initialized():
-        dist.all_reduce(sums)
-        gathered: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, mistakes)
-        mistakes = sorted(sum(gathered, []), key=lambda mistake: -mistake["confidence"])[:most]
-    return sums, mistakes
+    dist.all_reduce(sums)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, mistakes)
+    return sums, sorted(sum(gathered, []), key=lambda mistake: -mistake["confidence"])[:most]
 
 
 def print_accuracy(result: dict[str, Any]) -> None:
@@ -223,9 +205,8 @@ def main(argv: list[str] | None = None) -> None:
         from tiny_imagenet_ddp import read_folders  # loads torchvision
 
         dataset, prepare = read_folders(settings.data_dir, train=False, limit=settings.limit), normalise
-    rank, world_size = world()
-    if world_size > 1:
-        dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+    init_distributed()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     images, labels = (part[rank::world_size].to(device) for part in dataset)
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
@@ -242,8 +223,7 @@ def main(argv: list[str] | None = None) -> None:
         emit("eval", **data, **result, mistakes=mistakes)
         print_accuracy(result)
     emit("end", seconds=round(time.perf_counter() - began, 3))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ import os
 import sys
 from pathlib import Path
 
-import tiny_imagenet_ddp as ddp
+import cifar10_ddp as ddp
 import torch
 import torch.distributed as dist
-from cifar10_ddp import normalise
+from tiny_imagenet_ddp import RECIPES, SIDE, make_model, read_folders
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
@@ -29,7 +29,7 @@ def parse_settings() -> argparse.Namespace:
     """Parse the published flags."""
     parser = argparse.ArgumentParser(description="Train a ResNet on all ranks.")
     parser.add_argument("--input_path", type=Path, help="the training images, a folder for each class")
-    parser.add_argument("--model", choices=sorted(ddp.RECIPES), default="resnet101")
+    parser.add_argument("--model", choices=sorted(RECIPES), default="resnet101")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch_size", type=int, default=32, help="images per step and rank")
     parser.add_argument("--num_data_workers", type=int, default=0, help="accepted and ignored")
@@ -42,9 +42,9 @@ def read(place: Path | None) -> tuple[torch.Tensor, torch.Tensor]:
         log.info("Without --input_path the images are SYNTHETIC")
         labels = torch.arange(DRAWN) % CLASSES
         colours = (255 * labels // (CLASSES - 1)).to(torch.uint8)
-        return colours[:, None, None, None].expand(-1, ddp.SIDE, ddp.SIDE, 3).contiguous(), labels
+        return colours[:, None, None, None].expand(-1, SIDE, SIDE, 3).contiguous(), labels
     log.info("Loading data from: %s", place)
-    return ddp.read_folders(place.parent if place.name == "train" else place, train=True)
+    return read_folders(place.parent if place.name == "train" else place, train=True)
 
 
 def log_start(settings: argparse.Namespace) -> None:
@@ -66,7 +66,7 @@ def main() -> None:
     images, labels = (part.to(device) for part in read(settings.input_path))
     log.info("Loading model: %s", settings.model)
     torch.manual_seed(0)
-    network = ddp.make_model(settings.model, int(labels.max()) + 1).to(device)
+    network = make_model(settings.model, int(labels.max()) + 1).to(device)
     model = DistributedDataParallel(network, process_group=group)
     local, place = os.environ.get("LOCAL_RANK", "0"), device.type.upper()
     log.info("Rank [%d] running on %s [%s]", dist.get_rank(), place, local)
@@ -81,7 +81,7 @@ def main() -> None:
             samples = batch * settings.batch_size * dist.get_world_size()
             log.info("epoch: %d, iteration: %d, data_idx: %d", epoch, iteration, samples)
             chosen = chosen.to(device)
-            pixels = normalise(images[chosen]).contiguous()
+            pixels = ddp.normalise(images[chosen]).contiguous()
             loss = nn.functional.cross_entropy(model(pixels), labels[chosen])
             optimizer.zero_grad()
             loss.backward()

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.15"]
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
 # ///
 """Check the network between the ranks of a job as nccl-tests does: bus bandwidth by size, and correct sums.
 
@@ -26,10 +26,10 @@ import sys
 import time
 from collections.abc import Callable
 
-import allreduce  # beside this file
 import torch
 import torch.distributed as dist
-from allreduce import FLOAT, emit
+from allreduce import FLOAT, connect  # beside this file
+from digits_ddp import emit
 
 # Bytes sent over a link for each byte of the result, for n ranks.
 BUS = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n}
@@ -128,10 +128,9 @@ def measure(
 def main(argv: list[str] | None = None) -> None:
     """Measure each size; fail if a value is wrong."""
     settings = parse_settings(argv)
-    allreduce.init_distributed()
-    device, backend = allreduce.choose_device()
+    device, group = connect()
+    backend = dist.get_backend(group)
     describe(device, backend)
-    group = dist.new_group(backend=backend)
     if dist.get_rank() == 0:
         sys.stdout.write(f"# {backend}, {dist.get_world_size()} ranks; GB/s are 10^9 bytes per second\n")
         sys.stdout.write(

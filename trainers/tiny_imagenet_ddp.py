@@ -17,32 +17,14 @@ readable, as in the walk-throughs.
 """
 
 import argparse
-import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from cifar10_ddp import (
-    average_statistics,
-    choose_device,
-    describe,
-    emit,
-    evaluate,
-    finish,
-    has_bf16,
-    init_distributed,
-    make_parser,
-    one_cycle,
-    replicate,
-    train_epoch,
-)
+from cifar10_ddp import make_parser, run
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DistributedSampler, TensorDataset
 from torchvision import models
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -106,52 +88,9 @@ def make_model(name: str, classes: int) -> nn.Module:
     return models.get_model(name, num_classes=classes)
 
 
-# Loop -------------------------------------------------------------------------------------------------------
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Join, read, train, evaluate, save."""
-    settings, began = parse_settings(argv), time.perf_counter()
-    init_distributed()
-    device, group = choose_device()
-    torch.manual_seed(settings.seed)  # the same first weights on every rank
-    rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
-
-    about = describe(settings.data_dir)
-    folder, limit = settings.data_dir, settings.limit
-    train = [part.to(device) for part in read_folders(folder, train=True, limit=limit)]
-    test = [part.to(device) for part in read_folders(folder, train=False, limit=limit // 5)]
-    sampler = DistributedSampler[int](TensorDataset(*train), seed=settings.seed)  # each rank's own share
-
-    network = make_model(settings.model, len(about["classes"])).to(device)
-    network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
-    model, compiled = replicate(network, settings, device=device, group=group)
-    use_bf16 = settings.bf16 and has_bf16(device)
-    cast = torch.autocast(device.type, torch.bfloat16) if use_bf16 else nullcontext()
-
-    # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
-    lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
-    steps = settings.epochs * -(-len(sampler) // settings.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
-    data = {"dataset": about["name"], "synthetic": about["synthetic"]}
-    data |= {"train_images": len(train[1]), "test_images": len(test[1])}
-    work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
-    work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
-    place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
-    place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32", "compiled": compiled}
-    emit("start", **data, **work, **place)
-
-    for epoch in range(settings.epochs):
-        sampler.set_epoch(epoch)  # otherwise every epoch has the same order
-        batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        train_epoch(
-            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
-        )
-    average_statistics(network)
-    finish(settings, about, evaluate(network, *test), network.state_dict())
-    emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
-    dist.destroy_process_group()
+    """Train as in ``cifar10_ddp.py``, with these images and networks."""
+    run(parse_settings(argv), read_dataset=read_folders, build_model=make_model)
 
 
 if __name__ == "__main__":

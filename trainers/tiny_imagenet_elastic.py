@@ -23,34 +23,24 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
-import importlib.util
-import json
 import os
 import socket
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import checkpoints
 import elastic
-import numpy as np
 import torch
-from PIL import Image
+from cifar10_ddp import describe, gpu_usage, has_bf16, normalise, one_cycle
+from tiny_imagenet_ddp import RECIPES, make_model, read_folders
 from torch import Tensor, nn
-from torchvision import models
 
 # Settings ---------------------------------------------------------------------------------------------------
 
 # Settings that must match for a run to resume from a checkpoint; the number of ranks may differ.
 CONTINUED = ("model", "epochs", "global_batch_size", "lr", "seed", "limit")
-# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
-MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-SIDE = 64  # pixels; images of other sizes are resized
-ENDINGS = (".jpeg", ".jpg", ".png")
-MODELS = ("resnet18", "resnet50", "resnet101")
 PAD, SMOOTHING = 8, 0.1  # maximum shift of a crop, in pixels; of the labels
 
 
@@ -60,7 +50,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
         description="Train an image classifier on ranks that may join and leave."
     )
     parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
-    parser.add_argument("--model", choices=MODELS, default="resnet18")
+    parser.add_argument("--model", choices=sorted(RECIPES), default="resnet18")
     parser.add_argument("--model-file", type=Path, help="where to save the trained model")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--global-batch-size", type=int, default=64, help="images per step, over all ranks")
@@ -84,60 +74,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     return settings
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Return True if the device supports bfloat16 natively; emulation is slower."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    return any(able.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
-
-
 # Data -------------------------------------------------------------------------------------------------------
-
-
-def describe(folder: Path) -> dict[str, Any]:
-    """Return the content of ``dataset.json``; written last, it marks the dataset as complete."""
-    try:
-        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        message = f"{folder} has no dataset.json, so the dataset is incomplete; create it with {advice}"
-        raise SystemExit(message) from error
-
-
-def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
-
-    With a ``limit``, take the same number of images from every class.
-    """
-    inner = folder / "tiny-imagenet-200"
-    inside = inner if inner.is_dir() else folder
-    place = next(
-        (inside / part for part in (["train"] if train else ["val", "test"]) if (inside / part).is_dir()),
-        None,
-    )
-    if place is None:
-        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the dataset again")
-    classes = sorted(path for path in place.iterdir() if path.is_dir())
-    paths, labels = [], []
-    for number, folder in enumerate(classes):
-        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
-        files = files[: -(-limit // len(classes)) or None]
-        paths += files
-        labels += [number] * len(files)
-
-    def read(path: Path) -> Tensor:
-        try:
-            with Image.open(path) as image:
-                return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
-        except OSError as error:
-            raise SystemExit(f"{path} cannot be read as an image; prepare the dataset again") from error
-
-    images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
-    with ThreadPoolExecutor(4) as pool:
-        for index, image in enumerate(pool.map(read, paths)):
-            images[index] = image
-    return images, torch.tensor(labels)
 
 
 def epoch_order(epoch: int, *, images: int, seed: int) -> Tensor:
@@ -155,12 +92,6 @@ def rank_slice(order: Tensor, index: int, *, batch: int, rank: int, world_size: 
         rank, world_size: Their current values.
     """
     return order[index * batch : (index + 1) * batch].tensor_split(world_size)[rank]
-
-
-def normalise(pixels: Tensor) -> Tensor:
-    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
-    mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
-    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
 def draw_augmentation(epoch: int, *, images: int, seed: int) -> Tensor:
@@ -183,33 +114,7 @@ def augment(images: Tensor, chosen: Tensor, shifts: Tensor) -> Tensor:
     return normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
 
 
-# Model ------------------------------------------------------------------------------------------------------
-
-
-def make_model(name: str, classes: int) -> nn.Module:
-    """Return one of torchvision's networks, untrained."""
-    return models.get_model(name, num_classes=classes)
-
-
 # Loop -------------------------------------------------------------------------------------------------------
-
-
-def one_cycle(step: int, steps: int) -> float:
-    """Return the fraction of the peak rate: linear warm-up for a fifth of the steps, then linear decay."""
-    peak = max(1, steps // 5)
-    return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
-
-
-def gpu_usage(device: torch.device) -> dict[str, float]:
-    """Return the GPU's utilisation and memory in use according to NVML, over all its processes."""
-    if device.type != "cuda":
-        return {}
-    free, total = torch.cuda.mem_get_info(device)
-    used: dict[str, float] = {"gpu_memory_bytes": total - free}
-    with suppress(RuntimeError):  # not every driver reports it
-        if importlib.util.find_spec("pynvml") is not None:  # torch needs it to query NVML
-            used["gpu_percent"] = torch.cuda.utilization(device)
-    return used
 
 
 def take_step(

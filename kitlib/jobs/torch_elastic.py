@@ -21,7 +21,8 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
 
 LAUNCHER = "trainers/elastic_launch.py"
-OFFERED = ("trainers/elastic.py", "trainers/checkpoints.py")  # that a trainer may import, wherever it is
+# What a trainer may import, wherever it is.
+OFFERED = tuple(f"trainers/{name}.py" for name in ("elastic", "checkpoints", "tiny_imagenet_ddp"))
 STORES = {"c10d": ("c10d", 29400), "etcd": ("etcd-v2", 2379)}  # torch's name of the backend, and the port
 UNREACHABLE_SECONDS = 5  # before pods of a node that does not answer are replaced on another
 UNREACHABLE = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")

@@ -18,11 +18,6 @@ from ..walk_throughs.pages import shell_in
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "manifests" / "torch-elastic-eks"
-CARRIED = (
-    "trainers/fetch_trainer",
-    *(f"trainers/{name}" for name in ("checkpoints", "elastic", "elastic_state", "elastic_watch")),
-    *(f"trainers/{name}" for name in ("elastic_launch", "elastic_rendezvous")),
-)
 IMAGES = 128  # of each of two classes: four steps in an epoch, which take a ResNet-101 seconds each
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -42,8 +37,7 @@ def upload(local_cluster, volume):
     kubectl = local_cluster.kubectl
 
     def start(trainer):
-        carried = " ".join(f"--from-file={ROOT / name}.py" for name in CARRIED)
-        kubectl(f"create configmap imagenet {carried}")
+        kubectl(f"create configmap imagenet --from-file={ROOT / 'trainers'}/")
         kubectl(f"apply -f {FOLDER / 's3.yaml'} -f {FOLDER / 'etcd.yaml'}")
         kubectl("wait pod/s3 pod/etcd --for=condition=Ready --timeout=120s")
         account = {"aws_access_key_id": "exercise", "aws_secret_access_key": "exercise"}

@@ -18,11 +18,11 @@ from .small_data import CLASSES, TRAINERS, load_trainer, of_kind, start_ranks, w
 LESSONS = {
     ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "log_start"},
     ("digits_ddp", "cifar10_ddp"): {"make_model", "train_epoch", "evaluate"},
-    ("cifar10_ddp", "cifar10_checkpoint"): {"train_epoch"},
-    ("cifar10_ddp", "cifar10_fsdp"): {"memory_of", "evaluate"},
+    ("cifar10_ddp", "cifar10_checkpoint"): set(),
+    ("cifar10_ddp", "cifar10_fsdp"): {"run"},
     ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
-    ("digits_ddp", "digits_elastic"): {"make_model", "evaluate", "log_start"},
-    ("digits_elastic", "tiny_imagenet_elastic"): {"make_model", "take_step", "train", "evaluate"},
+    ("digits_ddp", "digits_elastic"): {"make_model", "evaluate"},
+    ("digits_elastic", "tiny_imagenet_elastic"): {"take_step", "train", "evaluate"},
 }
 
 

@@ -224,6 +224,13 @@ def test_a_trainer_that_imports_the_elastic_runtime_is_started_by_its_launcher_w
     assert {"trainer.py", "elastic.py", "elastic_launch.py", "elastic_rendezvous.py"} <= set(
         objects[0]["data"]
     )
+    assert "cifar10_ddp.py" not in objects[0]["data"]
+
+
+def test_to_a_trainer_in_a_bucket_all_is_sent_that_the_kits_elastic_trainers_import():
+    carried = kit.TorchElastic("s3://bucket/main.py").objects[0]["data"]
+    needed = ["checkpoints", "cifar10_ddp", "elastic", "elastic_launch", "tiny_imagenet_ddp"]
+    assert {f"{name}.py" for name in needed} <= set(carried)
 
 
 SWEEP = """
