@@ -1,7 +1,6 @@
 """A laptop that falls asleep while a cluster is created, and wakes hours later."""
 
-from trainyard_kit.clouds.launches import KEEP_AWAKE
-from trainyard_kit.clouds.steps import Phase, Steps
+from trainyard_kit.clouds.steps import KEEP_AWAKE, Phase, Steps
 
 
 def sleeps(clock, monkeypatch, *, hours, after=9):

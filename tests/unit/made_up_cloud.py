@@ -137,8 +137,9 @@ class MoonCluster(CloudCluster):
         return self.session.described.get(self.name)
 
     def _make_plan(self, shape):
-        options = shape.options
-        tags = self._tags(self._expiry() or expiry_after(options.get("hours", 4)))
+        options, info = shape.options, self._describe()
+        expires = info and info.tags.expires
+        tags = self._tags(expires or expiry_after(options.get("hours", 4)))
         machines = Machines("m5.xlarge", shape.nodes, spot=options.get("spot") is True)
         return MoonPlan(tags, machines)
 

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +24,6 @@ from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds import confirmation
 from trainyard_kit.clouds.checks import Check, Level, Probe, Report, ok, run
-from trainyard_kit.clouds.launches import await_nodes
 from trainyard_kit.clouds.price_table import (
     Estimate,
     Price,
@@ -40,16 +39,16 @@ from trainyard_kit.clouds.spec import (
     HOURS,
     POOL,
     CloudSpec,
-    ClusterInfo,
     Machines,
     check_hours,
     expiry_after,
 )
-from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.steps import Phase, Steps
 from trainyard_kit.clouds.tags import Tags
 from trainyard_kit.cluster_checks import check_cluster
 
 EXPIRY_TOLERANCE = timedelta(minutes=10)
+NODES_STEP, POLL_SECONDS, NO_PROGRESS_SECONDS = "training nodes", 15.0, 900.0
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +78,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 reused = cluster._reuse_existing(cluster._require_info(), cluster._make_plan(shape), shape)
             plan = reused
             if info.machines is None and plan.machines:  # the pool failed, or was deferred
-                cluster._confirm_nodes(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
+                cluster._confirm_nodes(plan, plan.machines.count, confirm=confirm, budget=budget)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
             cluster._create(plan, steps)
@@ -133,10 +132,10 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         committed = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, committed=committed)
 
-    def _confirm_nodes(self, machines: Machines, added: int, *, confirm: bool, budget: float | None) -> None:
+    def _confirm_nodes(self, spec: CloudSpec, added: int, *, confirm: bool, budget: float | None) -> None:
         if added > 0:
-            price = machine_prices(self.price_list, replace(machines, count=added))
-            estimate = Estimate(f"{added} more nodes of {self.title}", price, hours_left(self._expiry()))
+            price = machine_prices(self.price_list, replace(self._machines_of(spec), count=added))
+            estimate = Estimate(f"{added} more nodes of {self.title}", price, hours_left(spec.tags.expires))
             self._confirm_cost(estimate, confirm=confirm, budget=budget)
 
     @classmethod
@@ -263,15 +262,34 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             >>> cluster.scale(4)
         """
         check_count(nodes, what="nodes", least=0, most=100)
-        machines = self._machines_of(self._require_info())
-        self._confirm_nodes(machines, nodes - machines.count, confirm=confirm, budget=budget)
+        info = self._require_info()
+        machines = self._machines_of(info)
+        self._confirm_nodes(info, nodes - machines.count, confirm=confirm, budget=budget)
         known = self._launch_failures()  # of earlier operations
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
-            failures = (self._launch_failures, self._permanent_failure_fix, known)
             if not machines.flex_start:  # those start once pods need them
-                await_nodes(nodes, steps, self._ready_nodes, *failures)
+                self._await_nodes(nodes, steps, known)
         return self.nodes()
+
+    def _await_nodes(self, nodes: int, steps: Steps, known: Collection[str]) -> None:
+        """Wait until so many training nodes are Ready; launch failures in ``known`` are older."""
+        deadline, before = steps.clock.now() + NO_PROGRESS_SECONDS, 0
+        with steps.step(NODES_STEP):
+            while (now := self._ready_nodes()) < nodes:
+                failures = self._launch_failures().items()
+                message = next((message for id_, message in failures if id_ not in known), "")
+                fix = self._permanent_failure_fix(message) if message else ""
+                if now > before:
+                    before, deadline = now, steps.clock.now() + NO_PROGRESS_SECONDS
+                if fix or steps.clock.now() > deadline:
+                    reason = message or "the cloud gives no reason"
+                    what = f"{now} of {nodes} training nodes are Ready: {reason}"
+                    fix = fix or f"wait, or `cluster.scale({now})`, so that no more are requested"
+                    raise ProviderFailed(what, about=self.title, fix=fix)
+                state = f"{now} of {nodes} are Ready{message and f'; {message}'}"
+                steps.update(NODES_STEP, Phase.RUNNING, state)
+                steps.sleep(POLL_SECONDS)
 
     def _ready_nodes(self) -> int:
         nodes = (node for node in list_nodes(self.kube) if is_ready(node))
@@ -380,16 +398,10 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 fix=f"delete it again; if that fails too, docs/{cls.provider}.md says how to do it by hand",
             )
 
-    def _machines_of(self, info: ClusterInfo) -> Machines:
-        if info.machines is None:
+    def _machines_of(self, spec: CloudSpec) -> Machines:
+        if spec.machines is None:
             raise ProviderFailed("it has no training nodes yet", about=self.title, fix=self._create_call)
-        return info.machines
-
-    def _expiry(self) -> datetime | None:
-        """When the cluster expires; None if it does not, or has expired."""
-        info = self._describe()
-        expires = None if info is None else info.tags.expires
-        return expires if expires is not None and expires > datetime.now(UTC) else None
+        return spec.machines
 
     @property
     def title(self) -> str:

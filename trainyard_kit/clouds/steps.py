@@ -18,6 +18,7 @@ from kitlib.display import progress
 from kitlib.display.tables import Table
 from kitlib.widgets.display import has_frontend
 
+KEEP_AWAKE = "started from this machine once the control plane is ready: keep it awake, or repeat the call"
 COLUMNS = ("step", "state", "usually", "took", "message")
 
 

@@ -16,8 +16,7 @@ from trainyard_kit.clouds.eks.stacks import (
     await_stacks,
     retry_transient,
 )
-from trainyard_kit.clouds.launches import KEEP_AWAKE
-from trainyard_kit.clouds.steps import Phase, Steps
+from trainyard_kit.clouds.steps import KEEP_AWAKE, Phase, Steps
 
 ROLES = "/trainyard/"  # the path of all roles
 

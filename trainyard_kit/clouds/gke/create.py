@@ -26,9 +26,8 @@ from trainyard_kit.clouds.gke.operations import (
 )
 from trainyard_kit.clouds.gke.parts import Part
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.launches import KEEP_AWAKE
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
-from trainyard_kit.clouds.steps import Phase, Steps
+from trainyard_kit.clouds.steps import KEEP_AWAKE, Phase, Steps
 from trainyard_kit.clouds.tags import Tags
 
 TRAINING_STEP = "training pool"
