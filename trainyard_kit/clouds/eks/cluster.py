@@ -37,7 +37,6 @@ from trainyard_kit.clouds.eks.token import EXEC
 from trainyard_kit.clouds.provider import SearchScope
 from trainyard_kit.clouds.spec import (
     HOURS,
-    CloudResource,
     ClusterInfo,
     Machines,
     expiry_after,
@@ -55,6 +54,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     store = ClusterStore("eks")
     location_attribute, pool, ready_states = "region", TRAIN, ("active", "updating")
     price_list, system_machine = "amazon", SYSTEM_MACHINE
+    credentials, find_resources = staticmethod(find_credentials), staticmethod(delete.find_resources)
+    _delete = staticmethod(delete.delete)
 
     @classmethod
     def validate_name(cls, name: str) -> str:
@@ -75,10 +76,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         session = AwsSession(None, profile)
         enabled = session.call("ec2", "describe_regions")["Regions"]
         return [session.within(region["RegionName"]) for region in enabled]
-
-    @classmethod
-    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
-        return find_credentials(environment, home)
 
     @classmethod
     def find(cls, name: str, *, region: str | None = None, profile: str | None = None) -> "EksCluster | None":
@@ -119,10 +116,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             stacks = stacks_of(regional)
             infos += [_info(regional, state, stacks) for stack, state in stacks if not stack.pool]
         return infos
-
-    @classmethod
-    def find_resources(cls, session: AwsSession, cluster: str | None = None) -> list[CloudResource]:
-        return delete.find_resources(session, cluster)
 
     def _describe(self) -> ClusterInfo | None:
         stacks = stacks_of(self.session, self.name)
@@ -224,10 +217,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             raise BadInput(message, about=self.title, fix="nothing to do: it runs until you delete it")
         plan = EksPlan(replace(info.tags, expires=expiry), Machines("", 0))
         update_expiry(self.session, plan, steps, fix="call it again")
-
-    @classmethod
-    def _delete(cls, session: AwsSession, name: str, steps: Steps) -> None:
-        delete.delete(session, name, steps)
 
     def _install_addons(self, plan: EksPlan) -> None:
         self.install_storage_class("storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})

@@ -29,24 +29,24 @@ def find_renewal(env: Mapping[str, str], profile: str | None, settings: Mapping[
     return next((f"{command}{option}" for key, command in RENEWALS.items() if settings.get(key)), SIGN_IN)
 
 
-def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
+def find_credentials(environment: Mapping[str, str], home: Path) -> tuple[str, str]:
     """Describe the credentials, and the next step."""
-    profile = env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or ""
-    if env.get("AWS_ACCESS_KEY_ID"):
-        if not env.get("AWS_SECRET_ACCESS_KEY"):
+    profile = environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE") or ""
+    if environment.get("AWS_ACCESS_KEY_ID"):
+        if not environment.get("AWS_SECRET_ACCESS_KEY"):
             return "AWS_ACCESS_KEY_ID without its secret", "set AWS_SECRET_ACCESS_KEY, or unset both"
         unused = f'; the profile "{profile}" is ignored' if profile else ""
         return f"AWS_ACCESS_KEY_ID from the environment{unused}", IDENTITY
-    if env.get("AWS_WEB_IDENTITY_TOKEN_FILE") and env.get("AWS_ROLE_ARN"):
+    if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environment.get("AWS_ROLE_ARN"):
         return "the role in AWS_ROLE_ARN, with a token file", IDENTITY
     name = profile or "default"
     origin = "AWS_PROFILE" if profile else "default"
-    for file in _files(env, home):
+    for file in _files(environment, home):
         if {name, f"profile {name}"} & set(_sections(file)):
             return f'profile "{name}" in {file} ({origin})', f"if it has expired: {SIGN_IN}"
     if profile:
         return f'profile "{profile}" (AWS_PROFILE), which is not configured', f"unset it, or: {SIGN_IN}"
-    if any(env.get(variable) for variable in CONTAINER):
+    if any(environment.get(variable) for variable in CONTAINER):
         return "the role of this container", IDENTITY
     return "none were found; an EC2 instance would use its role", SIGN_IN
 

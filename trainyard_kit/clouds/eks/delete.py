@@ -62,26 +62,26 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
     return resources
 
 
-def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
+def delete(session: AwsSession, name: str, steps: Steps) -> None:
     """Delete a cluster's resources; if a stack remains, its expiry does too, and tries again."""
-    stacks = stacks_of(session, cluster)
+    stacks = stacks_of(session, name)
     owner_tags, roles = (
-        _owner(stacks, cluster),
+        _owner(stacks, name),
         {state.service_role for _, state in stacks if state.service_role},
     )
     for role in roles:  # without which the stacks cannot be deleted
         if owner_tags and session.find("iam", "get_role", RoleName=role.rpartition("/")[2]) is None:
             soon = datetime.now(UTC) + timedelta(hours=1)
-            _delete([Stack(session, cluster, END)], stacks, steps)
+            _delete([Stack(session, name, END)], stacks, steps)
             plan = EksPlan(replace(owner_tags, expires=soon), Machines("", 0))
             ensure_expiry(session, plan, steps, fix="delete it again")
     _delete([stack for stack, _ in stacks if stack.pool not in ("", END)], stacks, steps)
     _delete([stack for stack, _ in stacks if not stack.pool], stacks, steps)
     with steps.step("repositories and volumes"):
-        for repository in list(ecr.repositories(session, cluster)):
+        for repository in list(ecr.repositories(session, name)):
             session.find("ecr", "delete_repository", repositoryName=repository, force=True)
-        orphans.clean(session, network(session, cluster, []), steps)
-    _delete([Stack(session, cluster, END)], stacks, steps)
+        orphans.clean(session, network(session, name, []), steps)
+    _delete([Stack(session, name, END)], stacks, steps)
 
 
 def _owner(stacks: list[tuple[Stack, StackState]], cluster: str) -> tags.Tags | None:

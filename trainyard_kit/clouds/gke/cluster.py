@@ -58,10 +58,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     store = ClusterStore("gke")
     location_attribute, pool, ready_states = "zone", "training", ("running", "reconciling", "degraded")
     price_list, system_machine, retention_reason = "google", machines.SYSTEM_MACHINE, RETENTION_REASON
-
-    @classmethod
-    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
-        return find_credentials(environment, home)
+    credentials = staticmethod(find_credentials)
 
     @classmethod
     def find(cls, name: str, *, project: str | None = None, zone: str | None = None) -> "GkeCluster | None":

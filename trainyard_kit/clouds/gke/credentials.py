@@ -10,19 +10,23 @@ from pathlib import Path
 from trainyard_kit.clouds.cluster_store import read_ini
 
 
-def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
+def find_credentials(environment: Mapping[str, str], home: Path) -> tuple[str, str]:
     """Describe the credentials, and the next step."""
-    file = env.get("GOOGLE_APPLICATION_CREDENTIALS")
+    file = environment.get("GOOGLE_APPLICATION_CREDENTIALS")
     if file and not Path(file).is_file():
         return f"GOOGLE_APPLICATION_CREDENTIALS: {file}, which does not exist", "correct it, or unset it"
-    folder = Path(env.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
+    folder = Path(environment.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
     default_file = folder / "application_default_credentials.json"
     if not file and not default_file.is_file():
         return (
             "none were found; a Google machine would use its account",
             "gcloud auth application-default login",
         )
-    project = env.get("GOOGLE_CLOUD_PROJECT") or env.get("CLOUDSDK_CORE_PROJECT") or _project(folder)
+    project = (
+        environment.get("GOOGLE_CLOUD_PROJECT")
+        or environment.get("CLOUDSDK_CORE_PROJECT")
+        or _project(folder)
+    )
     origin = (
         f"GOOGLE_APPLICATION_CREDENTIALS: {file}" if file else f"gcloud's default credentials: {default_file}"
     )
