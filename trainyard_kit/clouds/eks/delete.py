@@ -147,12 +147,8 @@ def network(session: AwsSession, cluster: str, states: Iterable[tuple[Stack, Sta
 
 def _resources(stack: Stack) -> list[tuple[str, str, str, str]]:
     """List the existing resources of a stack: name, type, id and status."""
-    if stack.describe() is None:
-        return []
     resources = []
-    for summary in stack.session.paginate(
-        "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack.name
-    ):
+    for summary in stack.resources():
         id_, state = summary.get("PhysicalResourceId"), summary["ResourceStatus"]
         if id_ and state != "DELETE_COMPLETE":
             resources.append((row(summary["LogicalResourceId"]), summary["ResourceType"], id_, state.lower()))
