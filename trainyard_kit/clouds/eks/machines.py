@@ -159,27 +159,25 @@ def check_vcpus(
     needed, in_use = _vcpus(session, requests), _vcpus(session, _running(session, cluster))
     for (name, code, spot), vcpus in needed.items():
         about = f"vCPU quota of {name} instances, {'spot' if spot else 'on demand'}"
-        used, limit = in_use.get((name, code, spot), 0), quota(session, "ec2", code)
-        message = (
-            f"{vcpus} are needed; {used} of {'an unknown limit' if limit is None else f'{limit:g}'} in use"
-        )
-        fix = quota_increase_hint(session, code, vcpus + used)
-        if limit is None:
-            yield warn(about, message, fix)
-        elif vcpus + used > limit:
-            if name in ("G and VT", "P"):
-                fix += '\nor `instance_type="m5.xlarge"`, which has no GPU'
-            yield failed(about, message, fix)
-        else:
-            yield ok(about, message)
+        other = '\nor `instance_type="m5.xlarge"`, which has no GPU' if name in ("G and VT", "P") else ""
+        used = in_use.get((name, code, spot), 0)
+        yield check_quota(session, about, "ec2", code, vcpus, used, other)
 
 
-def quota(session: AwsSession, service: str, code: str) -> float | None:
-    """Look up a quota of the account, or AWS's default; None if Service Quotas has neither."""
+def check_quota(
+    session: AwsSession, about: str, service: str, code: str, needed: int, used: int, alternative: str
+) -> Check:
+    """Check a quota of the account, or AWS's default; one that Service Quotas does not have is a warning."""
     codes = {"ServiceCode": service, "QuotaCode": code}
     answer = session.find("service-quotas", "get_service_quota", **codes)
     answer = answer or session.find("service-quotas", "get_aws_default_service_quota", **codes)
-    return answer["Quota"]["Value"] if answer else None
+    limit = answer["Quota"]["Value"] if answer else None
+    shown, verb = "an unknown limit" if limit is None else f"{limit:g}", "is" if needed == 1 else "are"
+    message = f"{needed} {verb} needed; {used} of {shown} in use"
+    if limit is not None and needed + used <= limit:
+        return ok(about, message)
+    fix = quota_increase_hint(session, code, needed + used, service) + alternative
+    return warn(about, message, fix) if limit is None else failed(about, message, fix)
 
 
 def _vcpus(

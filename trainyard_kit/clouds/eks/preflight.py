@@ -102,16 +102,8 @@ def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Ch
     for what, (service, code, (owner, operation, key)) in NETWORK_QUOTAS.items():
         if what in needed:
             used = len(list(session.paginate(owner, operation, key)))
-            limit = machines.quota(session, service, code)
-            text = f"1 is needed; {used} of {'an unknown limit' if limit is None else f'{limit:g}'} in use"
-            about = f"quota of {what}"
-            if limit is not None and used + 1 > limit:
-                fix = machines.quota_increase_hint(session, code, used + 1, service)
-                if what != "EKS clusters":
-                    fix += "; or delete one; or use your own VPC: docs/eks.md"
-                yield failed(about, text, fix)
-            else:
-                yield ok(about, text)
+            other = "" if what == "EKS clusters" else "; or delete one; or use your own VPC: docs/eks.md"
+            yield machines.check_quota(session, f"quota of {what}", service, code, 1, used, other)
 
 
 def spot_role(session: AwsSession) -> Check:
