@@ -1,10 +1,11 @@
 """Types and options that planning, prices and listing of all clouds share."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,23 @@ class CloudSpec:
 
 
 @dataclass(frozen=True)
+class CloudPlan(CloudSpec):
+    """A cluster to create.
+
+    Attributes:
+        machines: Its training nodes.
+        admins: Further administrators, as `CloudProvider.add_admin` takes them.
+        cidrs: Addresses that may reach the API server; empty for all.
+        confirm: Whether the user has accepted the cost beforehand, also in another zone.
+    """
+
+    machines: Machines
+    admins: tuple[str, ...] = ()
+    cidrs: tuple[str, ...] = ()
+    confirm: bool = False
+
+
+@dataclass(frozen=True)
 class ClusterInfo(CloudSpec):
     """An existing cluster, as the cloud describes it.
 
@@ -133,12 +151,23 @@ def machines_differ(existing: str, title: str) -> BadInput:
     )
 
 
-def admins_of(raw: object) -> tuple[str, ...]:
-    if isinstance(raw, Sequence) and not isinstance(raw, str):
-        return tuple(dict.fromkeys(map(str, raw)))
-    if raw is None:
-        return ()
-    raise BadInput("admins are a list", about=f"admins={raw!r}", fix=f"`admins=[{raw!r}]`")
+def strings_of(options: Mapping[str, Any], option: str) -> tuple[str, ...]:
+    """Read an option that is a list of strings; raise BadInput for anything else."""
+    value = options.get(option) or ()
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise BadInput(f"{option} are a list", about=f"{option}={value!r}", fix=f"`{option}=[{value!r}]`")
+    return tuple(dict.fromkeys(value))
+
+
+def cidrs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read the addresses that may reach the API server; raise BadInput for invalid ones."""
+    cidrs = strings_of(options, "allowed_cidrs")
+    try:
+        for cidr in cidrs:
+            ip_network(cidr)
+    except ValueError as error:
+        raise BadInput(str(error), about="allowed_cidrs", fix='["203.0.113.0/24"]') from error
+    return cidrs
 
 
 def expiry_after(hours: object) -> datetime:

@@ -17,10 +17,11 @@ from trainyard_kit.clouds.eks.templates import policies, template
 from trainyard_kit.clouds.spec import (
     COMMON_OPTIONS,
     DISK_GB,
-    CloudSpec,
+    CloudPlan,
     Machines,
-    admins_of,
+    cidrs_of,
     reject_type_fields,
+    strings_of,
 )
 from trainyard_kit.clouds.tags import Tags, write_time
 
@@ -51,32 +52,25 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class EksPlan(CloudSpec):
+class EksPlan(CloudPlan):
     """A cluster to create.
 
     Attributes:
-        machines: Its training nodes.
         zones: The two zones of its subnets.
         zone: Which of them has the training nodes: ``one`` or ``two``.
-        cidrs: Addresses that may reach the API server.
         efa: Network cards of each training node that have an Elastic Fabric Adapter.
         most: The autoscaler's maximum of training nodes.
         patch: What is merged into its templates, ``cluster`` and ``nodes``.
-        confirm: Whether the user has accepted the costs beforehand.
         block: The Capacity Block of its training nodes, if any.
     """
 
-    machines: Machines
     zones: tuple[str, str] = ("", "")
     zone: str = "one"
     version: str = VERSION
-    admins: tuple[str, ...] = ()
-    cidrs: tuple[str, ...] = ("0.0.0.0/0",)
     own_tags: Mapping[str, str] = field(default_factory=dict)
     efa: range = range(0)
     most: int = 1
     patch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    confirm: bool = False
     block: CapacityBlock | None = None
 
     @property
@@ -90,7 +84,7 @@ class EksPlan(CloudSpec):
             "ClusterName": self.tags.cluster,
             "Version": self.version,
             "AdminArn": admin,
-            "PublicAccessCidrs": ",".join(self.cidrs),
+            "PublicAccessCidrs": ",".join(self.cidrs) or "0.0.0.0/0",
             "ZoneOne": self.zones[0],
             "ZoneTwo": self.zones[1],
             "PrivateNodes": str(self.private).lower(),
@@ -151,7 +145,7 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     fix = '`instance_type="m5.xlarge"`, or "g4dn.xlarge" for a GPU'
     reject_type_fields(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
     block = machines.capacity_block(session, options, shape.nodes)
-    names = _strings(options, "instance_types") or [str(options.get("instance_type") or MACHINE)]
+    names = list(strings_of(options, "instance_types")) or [str(options.get("instance_type") or MACHINE)]
     names = [block.type] if block else names
     types = [machines.instance_type(session, name) for name in names]
     if len({type_.gpus for type_ in types}) > 1:
@@ -179,8 +173,8 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
         bool(options.get("private")),
         zones=machines.zones(session, names, zone),
         version=str(options.get("version") or VERSION),
-        admins=tuple(map(check_principal, admins_of(options.get("admins")))),
-        cidrs=tuple(_strings(options, "allowed_cidrs")) or ("0.0.0.0/0",),
+        admins=tuple(map(check_principal, strings_of(options, "admins"))),
+        cidrs=cidrs_of(options),
         own_tags=_dict(options, "tags"),
         efa=_adapters(types) if options.get("efa") else range(0),
         least=least,
@@ -204,13 +198,6 @@ def _adapters(types: Sequence[machines.InstanceType]) -> range:
         about, fix = ", ".join(type_.name for type_ in types), '`instance_type="g4dn.8xlarge"`, for example'
         raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
     return adapters
-
-
-def _strings(options: Mapping[str, Any], option: str) -> list[str]:
-    value = options.get(option) or []
-    if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-        raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"`{option}=[{value!r}]`")
-    return list(value)
 
 
 def _dict(options: Mapping[str, Any], option: str) -> dict[str, Any]:

@@ -140,14 +140,14 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         spec.reject_type_fields(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
         kinds = {option: options.get(option) for option in MACHINE_OPTIONS}
-        cidrs, count = options.get("allowed_cidrs") or (), shape.nodes if options.get("pool", True) else 0
+        count = shape.nodes if options.get("pool", True) else 0
         plan = GkePlan(
             self._tags(spec.expiry_after(options.get("hours", spec.HOURS))),
             machines.choose(nodes=count, gpus=gpus, disk_gb=disk_gb, **kinds),
             bool(options.get("private")),
             request=_request(options.get("request") or {}),
-            allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),
-            admins=spec.admins_of(options.get("admins")),
+            cidrs=spec.cidrs_of(options),
+            admins=spec.strings_of(options, "admins"),
             least=check_count(options.get("min_nodes", 0), what="min_nodes", least=0, most=count),
             confirm=options.get("confirm") is True,
         )

@@ -130,8 +130,8 @@ class Creation:
             "disk_type": machines.disk_type(machines.SYSTEM_MACHINE),
         }
         body = self.body("cluster", values)
-        if plan.allowed_cidrs:
-            blocks = [{"cidrBlock": cidr} for cidr in plan.allowed_cidrs]
+        if plan.cidrs:
+            blocks = [{"cidrBlock": cidr} for cidr in plan.cidrs]
             networks = {"authorizedNetworksConfig": {"enabled": True, "cidrBlocks": blocks}}
             endpoints = {"enabled": True, "enablePublicEndpoint": True, **networks}
             body["controlPlaneEndpointsConfig"] = {"ipEndpointsConfig": endpoints}

@@ -3,14 +3,13 @@
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 from typing import Any
 
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.cloud_errors import PERMANENT
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines, read_table
+from trainyard_kit.clouds.spec import CloudPlan, ClusterInfo, Machines, read_table
 from trainyard_kit.clouds.steps import Clock
 
 SYSTEM, TRAINING = "default-pool", "training"  # names of the pools
@@ -24,29 +23,10 @@ COMES_WITH = {
 
 
 @dataclass(frozen=True)
-class GkePlan(CloudSpec):
-    """A cluster to create.
+class GkePlan(CloudPlan):
+    """A cluster to create; ``request`` is merged into the request for it, such as an existing network."""
 
-    Attributes:
-        machines: Its training nodes.
-        request: Fields merged into the request for the cluster, such as an existing network.
-        allowed_cidrs: Addresses that may reach the API server; empty for all.
-        admins: Further administrators: ``user:ada@example.org``.
-        confirm: Whether the user has accepted the cost beforehand, also in another zone.
-    """
-
-    machines: Machines
     request: Mapping[str, Any] = field(default_factory=dict)
-    allowed_cidrs: tuple[str, ...] = ()
-    admins: tuple[str, ...] = ()
-    confirm: bool = False
-
-    def __post_init__(self) -> None:
-        try:
-            for cidr in self.allowed_cidrs:
-                ip_network(cidr)
-        except ValueError as error:
-            raise BadInput(str(error), about="allowed_cidrs", fix='["203.0.113.0/24"]') from error
 
 
 @dataclass(frozen=True)
