@@ -6,7 +6,7 @@ from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
-from trainyard_kit.exercises.checklist import NotYet, describe, field
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, field
 
 TYPES = {
     "string": "text",
@@ -21,6 +21,19 @@ OTHER_TYPE = (
     r"json: cannot unmarshal (\w{1,20})(?: \S{1,99})? "
     r"into Go struct field \w{1,99}\.(\S{1,199}) of type (\S{1,99})"
 )
+
+
+def add_manifest_checks(exercise: Exercise, *, kind: str, version: str) -> None:
+    """Add the checks of a manifest, the exercise's first answer: its kind, and that the cluster accepts it."""
+    manifest = exercise.takes[0]
+
+    @exercise.check(f"it is a {kind}", essential=True)
+    def is_kind(**answers: Any) -> None:
+        check_kind(answers[manifest], kind=kind, version=version)
+
+    @exercise.check("the API server accepts it (a dry run)", essential=True)
+    def accepted(**answers: Any) -> None:
+        dry_run(answers["cluster"], answers[manifest])
 
 
 def check_kind(manifest: object, *, kind: str, version: str) -> None:

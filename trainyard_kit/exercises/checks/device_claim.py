@@ -11,7 +11,7 @@ from kitlib.k8s.quantities import parse_quantity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from trainyard_kit.exercises.checklist import Exercise, NotYet, field
-from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run
+from trainyard_kit.exercises.manifests import add_manifest_checks, check_label
 
 DRIVER, MIN_MEMORY, SECONDS = "gpu.nvidia.com", 40 * 2**30, 60.0
 STUB = {
@@ -29,16 +29,7 @@ POD: Object = {
     "spec": {"restartPolicy": "Never", "securityContext": USER, "containers": [CONTAINER]},
 }
 EXERCISE = Exercise("template", "cluster", stub=STUB)
-
-
-@EXERCISE.check("it is a ResourceClaimTemplate", essential=True)
-def kind(template: Object, cluster: Cluster) -> None:
-    check_kind(template, kind="ResourceClaimTemplate", version="resource.k8s.io/v1")
-
-
-@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
-def accepted(template: Object, cluster: Cluster) -> None:
-    dry_run(cluster, template)
+add_manifest_checks(EXERCISE, kind="ResourceClaimTemplate", version="resource.k8s.io/v1")
 
 
 @EXERCISE.check("it requests one device", essential=True)

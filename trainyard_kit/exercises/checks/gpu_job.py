@@ -8,21 +8,12 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.k8s.manifests import Object
 from trainyard_kit.exercises.checklist import Exercise, NotYet, field, mapping
-from trainyard_kit.exercises.manifests import check_kind, dry_run, expect
+from trainyard_kit.exercises.manifests import add_manifest_checks, expect
 
 PODS, GPU = 2, "nvidia.com/gpu"
 STUB = yaml.safe_load(config.manifests("gke-indexed-job", "job.yaml").read_text("utf-8"))
 EXERCISE = Exercise("job", "cluster", stub=STUB)
-
-
-@EXERCISE.check("it is a Job", essential=True)
-def kind(job: Object, cluster: Cluster) -> None:
-    check_kind(job, kind="Job", version="batch/v1")
-
-
-@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
-def accepted(job: Object, cluster: Cluster) -> None:
-    dry_run(cluster, job)
+add_manifest_checks(EXERCISE, kind="Job", version="batch/v1")
 
 
 @EXERCISE.check("its pods request no GPU")

@@ -15,7 +15,7 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.runs.run import Run
 from trainyard_kit.exercises.checklist import Exercise, NotYet
-from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, expect
+from trainyard_kit.exercises.manifests import add_manifest_checks, check_label, expect
 from trainyard_kit.exercises.sandbox import checking
 
 SECONDS = 90
@@ -34,16 +34,7 @@ FREED_BY_OTHERS = {"NoRoom", "TooManyPods", "HostPort", "AntiAffinity", "Topolog
 NEVER_FREED = "Preemption is not helpful"  # the scheduler: not even if all other pods ended
 State = dict[str, dict[str, Object]]  # watched objects by kind and name
 EXERCISE = Exercise("job", "cluster")
-
-
-@EXERCISE.check("it is a Job", essential=True)
-def kind(job: Object, cluster: Cluster) -> None:
-    check_kind(job, kind="Job", version="batch/v1")
-
-
-@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
-def accepted(job: Object, cluster: Cluster) -> None:
-    dry_run(cluster, job)
+add_manifest_checks(EXERCISE, kind="Job", version="batch/v1")
 
 
 @EXERCISE.check("three pods must succeed")

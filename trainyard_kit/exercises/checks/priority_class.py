@@ -4,7 +4,7 @@ from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 from kitlib.k8s.manifests import Object
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
-from trainyard_kit.exercises.manifests import check_kind, dry_run
+from trainyard_kit.exercises.manifests import add_manifest_checks
 
 STUB = {
     "apiVersion": "scheduling.k8s.io/v1",
@@ -13,16 +13,7 @@ STUB = {
     "value": 0,
 }
 EXERCISE = Exercise("priority_class", "cluster", stub=STUB)
-
-
-@EXERCISE.check("it is a PriorityClass", essential=True)
-def kind(priority_class: Object, cluster: Cluster) -> None:
-    check_kind(priority_class, kind="PriorityClass", version="scheduling.k8s.io/v1")
-
-
-@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
-def accepted(priority_class: Object, cluster: Cluster) -> None:
-    dry_run(cluster, priority_class)
+add_manifest_checks(EXERCISE, kind="PriorityClass", version="scheduling.k8s.io/v1")
 
 
 @EXERCISE.check("its pods come before those of low and after those of high")
