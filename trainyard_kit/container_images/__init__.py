@@ -173,11 +173,7 @@ def _build_here(full: str, context: BuildContext, *, push: bool) -> ContainerIma
 
 
 def _engine(image: str) -> engines.Engine:
-    """Return this machine's engine, or raise NoContainerEngine."""
-    if (engine := engines.find()) is None:
-        fix = "start Docker or Podman here, or build in a cluster: `cluster=…`"
-        raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
-    return engine
+    return engines.find(image, fix="start Docker or Podman here, or build in a cluster: `cluster=…`")
 
 
 def _load(cluster: Cluster, image: ContainerImage) -> bool:

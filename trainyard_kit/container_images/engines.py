@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.display.progress import progress
-from kitlib.errors import CommandFailed
+from kitlib.errors import CommandFailed, NoContainerEngine
 from trainyard_kit.container_images.build_context import BuildContext
 from trainyard_kit.container_images.registry import Login
 
@@ -136,9 +136,12 @@ class Engine:
         return time.monotonic() - began
 
 
-def find() -> Engine | None:
-    """Find the first running engine on this machine."""
-    return next((Engine(program) for program in PROGRAMS if not _missing(program)), None)
+def find(image: str, *, fix: str) -> Engine:
+    """Find the first running engine on this machine; raise NoContainerEngine without one."""
+    for program in PROGRAMS:
+        if not _missing(program):
+            return Engine(program)
+    raise NoContainerEngine(missing(), about=f"image {image}", fix=fix)
 
 
 def missing(programs: Sequence[str] = PROGRAMS) -> str:

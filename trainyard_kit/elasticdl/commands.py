@@ -13,7 +13,7 @@ import click
 
 from kitlib import clusters, config
 from kitlib.clusters import Cluster
-from kitlib.errors import BadInput, NoContainerEngine, RunExists
+from kitlib.errors import BadInput, RunExists
 from trainyard_kit.cli.main import main as trainyard
 from trainyard_kit.cli.options import ErrorGroup
 from trainyard_kit.elasticdl.flags import (
@@ -238,11 +238,8 @@ def push_zoo(image: str) -> None:
 def _engine(image: str) -> "Engine":
     from trainyard_kit.container_images import engines
 
-    engine = engines.find()
-    if engine is None:
-        fix = "start Docker or Podman; local nodes need no image of a zoo: elasticdl train --model_zoo=FOLDER"
-        raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
-    return engine
+    fix = "start Docker or Podman; local nodes need no image of a zoo: elasticdl train --model_zoo=FOLDER"
+    return engines.find(image, fix=fix)
 
 
 if __name__ == "__main__":
