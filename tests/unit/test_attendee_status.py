@@ -132,7 +132,7 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
         pod("well", "attendee-bob", phase="Running"),
         pod("others", "default", phase="Failed"),
     ]
-    statuses = attendee_status.statuses(namespaces, places, pods, label=LABEL)
+    statuses = attendee_status.statuses(namespaces, places, pods)
     ada, bob = list(attendee_status.table(statuses, NOW))
     assert (ada["attendee"], ada["doing"]) == ("ada", "not reported")
     assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed for 30s")
@@ -163,7 +163,7 @@ def test_what_somebody_has_spoiled_is_left_out(text):
     assert attendee_status.read({"05_indexed_job": text, "06_data_parallel": report_of(1, 5)})[0].cell == 1
     assert len(attendee_status.read({"05_indexed_job": text})) == 0
     namespaces, places = zip(room("ada", **{"05_indexed_job": text}), room("bob"), strict=True)
-    ada, bob = attendee_status.statuses(namespaces, places, [], label=LABEL)
+    ada, bob = attendee_status.statuses(namespaces, places, [])
     assert ada.troubles == ["ConfigMap notebook-progress: not all is readable"]
     assert bob.troubles == []
 
@@ -181,7 +181,7 @@ def test_a_pod_whose_number_is_none_spoils_no_table(number, place):
         broken["metadata"]["labels"]["training.kubeflow.org/replica-index"] = "0"
         broken["spec"]["containers"] = [{"env": [{"name": "RANK", "value": index}]}]
     namespaces, places = zip(room("ada"), room("bob"), strict=True)
-    ada, bob = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    ada, bob = attendee_status.statuses(namespaces, places, [broken])
     assert ada.troubles == ["odd: gone"]
     assert bob.troubles == []
     assert "odd" in repr(pod_table.table([broken]))
@@ -191,7 +191,7 @@ def test_pods_of_one_that_cannot_be_read_leave_the_others_rows_as_they_are():
     broken = pod("odd", "attendee-ada", phase="Failed")
     broken["status"]["containerStatuses"] = "none"
     namespaces, places = zip(room("ada"), room("bob", **{"00_start": report_of(9, 9)}), strict=True)
-    statuses = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    statuses = attendee_status.statuses(namespaces, places, [broken])
     ada, bob = attendee_status.table(statuses, NOW)
     assert ada["trouble"].startswith("pods unreadable: ")
     assert bob["notebook"] == "00_start"
@@ -203,7 +203,7 @@ def test_what_somebody_reports_takes_no_more_than_a_row():
     evil = {"05_indexed_job": report_of(3, 4, "failed", EVIL + "x" * 100, "2030-01-01T11:59:30Z")}
     broken = pod("odd", "attendee-ada", phase="Pending", why="\x1b]0;title\x07<img src=x>" + "y" * 10_000)
     namespaces, places = zip(room("ada", **flood, **evil), strict=True)
-    statuses = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    statuses = attendee_status.statuses(namespaces, places, [broken])
     shown = attendee_status.table(statuses, NOW)
     assert len(repr(shown)) < 2000
     assert not set(repr(shown)) & set("\x1b\x07\u202e")
@@ -218,11 +218,11 @@ def test_an_instructor_in_no_workshop_sees_no_attendees():
 
 def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
     kube = SimpleNamespace(cluster="lab", within=lambda namespace: kube)
-    watch = WorkshopWatch(kube, label=LABEL, minutes=1)
+    watch = WorkshopWatch(kube, minutes=1)
     ada = {"00_start": report_of(9, 9), "05_indexed_job": report_of(2, 4)}
     bob = {"05_indexed_job": report_of(3, 4, "failed", "Oh: no")}
     namespaces, places = zip(room("ada", **ada), room("bob", **bob), room("eve"), strict=True)
-    watch.statuses = attendee_status.statuses(namespaces, places, [], label=LABEL)
+    watch.statuses = attendee_status.statuses(namespaces, places, [])
     view = LiveView(kind="workshop")
     assert watch.push(view) > 0
     assert [row[0] for row in view.tables["attendees"]["rows"]] == ["ada", "bob", "eve"]

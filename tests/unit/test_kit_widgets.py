@@ -164,7 +164,7 @@ def test_the_columns_that_the_browser_asks_for_are_those_that_it_is_sent(script)
     run._take([(0, Line("2026-01-01T00:00:00Z", "Epoch 0, Training Loss: 0.5"))])
     run.pods = watch.rows_in(run_view.PODS, [{"pod": "mine-0", "rank": 0, "status": "Running"}])
     view = {"run": run, "cluster": ClusterWatch(kube, minutes=1)}.get(script)
-    view = view or WorkshopWatch(kube, label="a=b", minutes=1)
+    view = view or WorkshopWatch(kube, minutes=1)
     view.push(browser := LiveView(kind=script))
     assert all(
         len(row) == len(table["columns"]) for table in browser.tables.values() for row in table["rows"]

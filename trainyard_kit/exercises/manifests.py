@@ -24,7 +24,7 @@ OTHER_TYPE = (
 
 
 def add_manifest_checks(exercise: Exercise, *, kind: str, version: str) -> None:
-    """Add the checks of a manifest, the exercise's first answer: its kind, and that the cluster accepts it."""
+    """Add the checks of a manifest, the first answer: its kind, and that the API server accepts it."""
     manifest = exercise.takes[0]
 
     @exercise.check(f"it is a {kind}", essential=True)

@@ -14,6 +14,7 @@ from kitlib.display.tables import Table, age
 from kitlib.k8s import names, pods
 from kitlib.k8s.manifests import Object
 from trainyard_kit.workshop import progress_reporter
+from trainyard_kit.workshop.attendees import LABEL
 from trainyard_kit.workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookPosition
 
 COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
@@ -51,11 +52,11 @@ class AttendeeStatus:
 
 
 def statuses(
-    namespaces: Iterable[Object], notebooks: Iterable[Object], all_pods: Iterable[Object], *, label: str
+    namespaces: Iterable[Object], notebooks: Iterable[Object], all_pods: Iterable[Object]
 ) -> list[AttendeeStatus]:
     """Join namespaces, reported progress and pods to attendees' statuses, sorted by name."""
     metas = [namespace["metadata"] for namespace in namespaces]
-    attendee_of = {meta["name"]: meta["labels"][label] for meta in metas}
+    attendee_of = {meta["name"]: meta["labels"][LABEL] for meta in metas}
     data = {notebook["metadata"]["namespace"]: notebook.get("data") or {} for notebook in notebooks}
     pods_in: dict[str, list[Object]] = {namespace: [] for namespace in attendee_of}
     for pod in all_pods:

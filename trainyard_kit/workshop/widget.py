@@ -17,6 +17,7 @@ from kitlib.widgets.plots import THEME, Picture
 from kitlib.widgets.watch import ObjectWatch
 from trainyard_kit.workshop import attendee_status, progress_reporter
 from trainyard_kit.workshop.attendee_status import AttendeeStatus, ended
+from trainyard_kit.workshop.attendees import LABEL
 from trainyard_kit.workshop.progress_reporter import FAILED, NotebookPosition
 
 if TYPE_CHECKING:
@@ -30,23 +31,22 @@ class WorkshopWatch(ObjectWatch):
 
     kind = "workshop"
 
-    def __init__(self, kube: Kube, *, label: str, minutes: float) -> None:
+    def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube.within(""), minutes=minutes)
-        self.label = label
         self.statuses: list[AttendeeStatus] = []
 
     def specs(self) -> list[WatchSpec]:
         notebooks = f"metadata.name={progress_reporter.CONFIG_MAP}"
         return [
-            WatchSpec("Namespace", labels=self.label),
-            WatchSpec("ConfigMap", labels=self.label, fields=notebooks),
+            WatchSpec("Namespace", labels=LABEL),
+            WatchSpec("ConfigMap", labels=LABEL, fields=notebooks),
             WatchSpec("Pod"),
         ]
 
     def update(self, snapshot: Snapshot, *, last: bool) -> None:
         listed = (list(snapshot[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
         with self.lock:
-            self.statuses = attendee_status.statuses(*listed, label=self.label)
+            self.statuses = attendee_status.statuses(*listed)
 
     def push(self, view: "LiveView") -> int:
         return view.show(facts=self.facts(), tables={"attendees": self.table()}, summary=repr(self))

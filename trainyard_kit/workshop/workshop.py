@@ -189,7 +189,6 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
         all_namespaces.get_all("Namespace", labels=LABEL),
         all_namespaces.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
         all_namespaces.get_all("Pod"),
-        label=LABEL,
     )
     return attendee_status.table(statuses)
 
@@ -204,7 +203,7 @@ def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 6
     from trainyard_kit.workshop.widget import WorkshopWatch  # numpy and matplotlib take half a second
 
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
-    return WorkshopWatch(cluster.kube, label=LABEL, minutes=minutes).start()
+    return WorkshopWatch(cluster.kube, minutes=minutes).start()
 
 
 @checked
