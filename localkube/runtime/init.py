@@ -70,7 +70,7 @@ class RuntimeInit:
         self._addresses: dict[str, str] = {}
         self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._forkserver = ZygoteClient(self._selector)
+        self._forkserver, self._forkserver_pid = ZygoteClient(self._selector), 0
         self._launcher, self._launcher_pid = ZygoteClient(self._selector), 0
         self._launches = Launches(
             self._selector,
@@ -227,6 +227,7 @@ class RuntimeInit:
     def _do_forkserver(self, request: dict[str, Any]) -> Reply:
         with self._forkserver.connect() as theirs:
             pid = start_host_process(request, null=self._null, plain=self._plain, descriptor=theirs.fileno())
+        self._forkserver_pid = pid
         return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
 
     def _do_run(self, request: dict[str, Any]) -> Reply | None:
@@ -250,8 +251,8 @@ class RuntimeInit:
             own_processes = not self._plain and has_own_processes(start.spec)
             fds = theirs | namespaces_of_pod | shared
             zygote = self._begin(launch, request, fds, zygotes, own_processes=own_processes)
-        forked = zygote is self._forkserver
-        launch.started = lambda launch: self._container_started(launch, start, pod, forked=forked)
+        forked_from = self._forkserver_pid if zygote is self._forkserver else 0
+        launch.started = lambda launch: self._container_started(launch, start, pod, forked_from=forked_from)
         return None
 
     def _begin(
@@ -271,7 +272,7 @@ class RuntimeInit:
         )
 
     def _container_started(
-        self, launch: Launch, start: StartRequest, pod: dict[str, int], *, forked: bool
+        self, launch: Launch, start: StartRequest, pod: dict[str, int], *, forked_from: int
     ) -> Reply:
         streams = launch.streams
         if launch.terminal is None:
@@ -282,9 +283,10 @@ class RuntimeInit:
         entry = ProcessEntry(
             launch.identity, "container", launch.pid, time.time(), streams, start.spec, start.plain
         )
+        entry.forked_from = forked_from
         if "pid" in pod or start.target:
             entry.mount_namespace = namespaces.mount_namespace(launch.pid)
-        return self._started(entry, {"forked": forked}, list(streams.values()))
+        return self._started(entry, fds=list(streams.values()))
 
     @contextlib.contextmanager
     def _process_namespace(self, container: str) -> Iterator[dict[str, int]]:

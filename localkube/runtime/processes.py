@@ -27,7 +27,8 @@ class ProcessEntry:
 
     ``pipes`` stay open for a kubelet that restarts, and with them the journal of its log
     (``kubelet/logs/container_log.py``); ``spec`` and ``plain`` are for commands executed in the container. A
-    process of owner ``exec`` belongs to the connection that requested it, and ends with that.
+    process of owner ``exec`` belongs to the connection that requested it, and ends with that. ``forked_from``
+    is the pid of the fork server from which a container was forked, or 0.
     """
 
     identity: str
@@ -39,6 +40,7 @@ class ProcessEntry:
     plain: PlainPod | None = None
     client: socket.socket | None = None
     container: str = ""
+    forked_from: int = 0
     mount_namespace: int | None = None
     status: int | None = None
     ended: float | None = None
@@ -53,6 +55,7 @@ class ProcessEntry:
             "status": self.status,
             "ended": self.ended,
             "streams": list(self.pipes),
+            "forked_from": self.forked_from,
         }
 
 

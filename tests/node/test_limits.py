@@ -35,10 +35,13 @@ def without(request):
     """Pods of a cluster that is told to do without control groups."""
     with (
         state_home(request.config.cache.mkdir("lab")) as home,
-        running_cluster("--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}) as cluster,
+        running_cluster(
+            "--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}, warm=True
+        ) as cluster,
         Pods(cluster) as limited_pods,
     ):
         assert not (cluster.root / RECORD).exists()
+        cluster.process("localkube.runtime.forkserver.server")  # from now on it forks what is Python
         yield limited_pods
 
 
@@ -87,6 +90,19 @@ def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
 
 def test_without_groups_the_kubelet_ends_a_container_that_takes_too_much_memory(without):
     assert out_of_memory(without, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
+
+
+def test_without_groups_what_the_fork_server_has_imported_is_not_the_containers_memory(without):
+    source = "import time; time.sleep(1.5); print('stays')"
+    finished = without.finish(limited(source, memory="64Mi"))
+    assert "terminated" in state(finished), finished
+    assert state(finished)["terminated"]["reason"] == "Completed"
+
+
+def test_without_groups_memory_that_forks_share_counts_once(without):
+    source = "import os, time\nheld = b'x' * (500 << 20)\nos.fork(); os.fork()\ntime.sleep(1.5)"
+    assert state(without.finish(limited(source, memory="700Mi")))["terminated"]["reason"] == "Completed"
+    assert out_of_memory(without, limited(source, memory="100Mi"))["exitCode"] == 137
 
 
 def test_without_groups_a_container_moves_to_more_cores_when_it_is_resized(without):

@@ -24,7 +24,7 @@ class Process:
     """A running or terminated container.
 
     Args:
-        entry: The runtime's description: id, pid, started, status, ended, streams.
+        entry: The runtime's description: id, pid, started, status, ended, streams, forked_from.
         descriptors: Our ends of its streams, owned from here on.
     """
 
@@ -34,6 +34,7 @@ class Process:
         self.identity: str = entry["id"]
         self.pid: int = entry["pid"]
         self.started: float = entry["started"]
+        self.forked_from: int = entry["forked_from"]
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[ContainerExit] = self._loop.create_future()
         self._writer = files.open(log_path)

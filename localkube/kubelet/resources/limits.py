@@ -3,7 +3,7 @@
 Without control groups a container with a CPU limit is pinned to that many cores, and ``OomWatcher`` kills one
 that exceeds its memory limit. Its memory is anonymous and shared memory, without page cache. The cheap figure
 counts pages shared by forks repeatedly, so a container over its limit is measured again by proportional
-shares.
+shares. What it shares with the fork server is not its own, as with control groups.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,14 @@ class Limits:
             return [], []
         return [], self._cores.allocate(identity, math.ceil(requested.cpu_limit), first=first_core)
 
-    def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
-        """Register a container's first process."""
+    def started(
+        self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int, forked_from: int = 0
+    ) -> None:
+        """Register a container's first process, and the fork server's pid if that forked it."""
         started = [container for _, container in containers(pod) if container["name"] == name]
         limit = resources(started[0]).memory_limit if started else None
         if limit and self._groups is None:
-            self._memory.add(identity, pid=pid, limit=limit)
+            self._memory.add(identity, pid=pid, limit=limit, forked_from=forked_from)
 
     def resize(
         self,
@@ -96,6 +99,7 @@ class Limits:
         *,
         identity: str,
         pid: int,
+        forked_from: int = 0,
         first_core: int = 0,
     ) -> None:
         """Change the limits of a running container.
@@ -103,7 +107,7 @@ class Limits:
         Without control groups, its processes are moved to as many cores as the new limit.
         """
         requested = resources(container)
-        used = self._groups.memory(identity) if self._groups else resident(tree(pid))
+        used = self._groups.memory(identity) if self._groups else memory(tree(pid), forked_from=forked_from)
         if requested.memory_limit is not None and used >= requested.memory_limit:
             attempt = (
                 f'attempting to set container "{container["name"]}" memory limit ({requested.memory_limit})'
@@ -118,7 +122,7 @@ class Limits:
             return
         self._memory.remove(identity)
         if requested.memory_limit:
-            self._memory.add(identity, pid=pid, limit=requested.memory_limit)
+            self._memory.add(identity, pid=pid, limit=requested.memory_limit, forked_from=forked_from)
         if requested.cpu_limit is not None:
             self._cores.move(identity, math.ceil(requested.cpu_limit), first=first_core, pid=pid)
 
@@ -235,6 +239,40 @@ def pod_resources(pod: Mapping[str, Any]) -> Resources:
 LOOK_SECONDS = 0.5
 
 
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The limit of a container without a control group.
+
+    Attributes:
+        pid: Of its first process.
+        bytes: At most this much anonymous and shared memory.
+        forked_from: The fork server's pid, or 0. What the container still shares with it is not counted.
+        context: In which the memory is measured.
+    """
+
+    pid: int
+    bytes: int
+    forked_from: int
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+    def is_exceeded(self) -> bool:
+        processes = tree(self.pid)
+        return (
+            resident(processes) > self.bytes and memory(processes, forked_from=self.forked_from) > self.bytes
+        )
+
+
+def memory(processes: Iterable[int], *, forked_from: int) -> int:
+    """Measure the memory of all processes of a container in bytes; pages that they share count once.
+
+    Args:
+        forked_from: The fork server's pid, or 0. At most as much as it has is taken for shared with it.
+    """
+    measured = [own_memory(process) for process in processes]
+    inherited = min(resident([forked_from]), sum(process.shared for process in measured))
+    return sum(process.total for process in measured) - inherited
+
+
 class OomWatcher:
     """Checks the memory of containers with limits twice a second.
 
@@ -243,11 +281,11 @@ class OomWatcher:
 
     def __init__(self, end: Callable[[str], None]) -> None:
         self._end = end
-        self._limits: dict[str, tuple[int, int, contextvars.Context]] = {}
+        self._limits: dict[str, MemoryLimit] = {}
         self._not_empty = asyncio.Event()
 
-    def add(self, identity: str, *, pid: int, limit: int) -> None:
-        self._limits[identity] = (pid, limit, contextvars.copy_context())
+    def add(self, identity: str, *, pid: int, limit: int, forked_from: int) -> None:
+        self._limits[identity] = MemoryLimit(pid, limit, forked_from)
         self._not_empty.set()
 
     def remove(self, identity: str) -> None:
@@ -260,23 +298,18 @@ class OomWatcher:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._not_empty.wait()
-                for identity, (pid, limit, context) in self._limits.items():
+                for identity, limit in self._limits.items():
                     if identity not in checks or checks[identity].done():
-                        check = self._check(identity, pid, limit)
-                        checks[identity] = tasks.create_task(check, context=context)
+                        check = self._check(identity, limit)
+                        checks[identity] = tasks.create_task(check, context=limit.context)
                 checks = {identity: check for identity, check in checks.items() if not check.done()}
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _check(self, identity: str, pid: int, limit: int) -> None:
-        if await MEASURES.call(_has_more, pid, limit) and identity in self._limits:
-            log.info("%s has more than its %d bytes", identity, limit)
+    async def _check(self, identity: str, limit: MemoryLimit) -> None:
+        if await MEASURES.call(limit.is_exceeded) and identity in self._limits:
+            log.info("%s has more than its %d bytes", identity, limit.bytes)
             self.remove(identity)
             self._end(identity)
-
-
-def _has_more(pid: int, limit: int) -> bool:
-    """Check the memory of all processes of a container; shared pages count once."""
-    return resident(tree(pid)) > limit and sum(map(own_memory, tree(pid))) > limit
 
 
 def tree(pid: int) -> list[int]:

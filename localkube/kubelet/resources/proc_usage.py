@@ -14,7 +14,6 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 # The minimum, which starting takes: less is not measured, and metrics-server takes zero for an error.
 MIN_CPU_SECONDS = 0.001
 MIN_MEMORY_BYTES = 4096
-OWN_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:")
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,19 @@ class Usage:
 
     cpu: float
     memory: int
+
+
+@dataclass(frozen=True)
+class OwnMemory:
+    """A process's proportional share of anonymous and shared memory, in bytes.
+
+    Attributes:
+        shared: Of it, the share of anonymous pages that other processes have as well, which are those from
+            before a fork.
+    """
+
+    total: int
+    shared: int
 
 
 class ProcessTable:
@@ -61,7 +73,7 @@ class ProcessTable:
         if not tree:
             return None
         cpu = max(MIN_CPU_SECONDS, sum(self._seconds[process] for process in tree))
-        memory = sum(own_memory(process, read=self._read) for process in tree)
+        memory = sum(own_memory(process, read=self._read).total for process in tree)
         return Usage(cpu, max(MIN_MEMORY_BYTES, memory))
 
 
@@ -84,10 +96,13 @@ class MonotonicCounter:
         return self._lost + reading
 
 
-def own_memory(pid: int, *, read: Callable[[str], bytes] | None = None) -> int:
-    """Measure a process's proportional share of anonymous and shared memory, in bytes."""
+def own_memory(pid: int, *, read: Callable[[str], bytes] | None = None) -> OwnMemory:
+    """Measure a process's memory by its smaps_rollup; none is left of one that has ended."""
     lines = (line.split() for line in (read or _read)(f"/proc/{pid}/smaps_rollup").splitlines())
-    return sum(int(fields[1]) * 1024 for fields in lines if fields and fields[0] in OWN_MEMORY)
+    rollup = {fields[0]: int(fields[1]) * 1024 for fields in lines if len(fields) == 3}
+    anonymous, shmem = rollup.get(b"Pss_Anon:", 0), rollup.get(b"Pss_Shmem:", 0)
+    private = rollup.get(b"Private_Dirty:", 0) - shmem
+    return OwnMemory(anonymous + shmem, max(0, anonymous - max(0, private)))
 
 
 def _read(path: str) -> bytes:

@@ -90,8 +90,9 @@ class ContainerWorker:
             return False
         if differing:
             first_core = pod.node.pool.settings.first_core
+            pids = {"pid": process.pid, "forked_from": process.forked_from}
             pod.runtime.limits.resize(
-                pod.record.pod, spec, identity=process.identity, pid=process.pid, first_core=first_core
+                pod.record.pod, spec, identity=process.identity, first_core=first_core, **pids
             )
             pod.apply(events.resized, self.name)
         return True
@@ -171,7 +172,7 @@ class ContainerWorker:
                 pod.apply(events.refused, self.name, "CreateContainerError", error.message)
         else:
             process = self._attach(entry, descriptors, count=count)
-            how = " by the forkserver" if entry.get("forked") else ""
+            how = " by the forkserver" if process.forked_from else ""
             self.event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
             self._stop_signal = image.stop_signal
@@ -190,7 +191,8 @@ class ContainerWorker:
         if early := pod.record.early.get(process.identity):
             process.set_exit(early)
         pod.apply(events.attached, self.name, process.identity, exited=not process.running)
-        runtime.limits.started(pod.record.pod, self.name, identity=process.identity, pid=process.pid)
+        pids = {"pid": process.pid, "forked_from": process.forked_from}
+        runtime.limits.started(pod.record.pod, self.name, identity=process.identity, **pids)
         return process
 
     def reattach(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> None:
