@@ -1,11 +1,11 @@
 """Tasks per second over gRPC, and the master's memory, with a million tasks and 200 simulated workers.
 
-The master is the real one, in a separate process, with its journal on disk. A task is one record and one
+The master is the real one, in a separate process, with its state on disk. A task is one record and one
 message each way: the request reports the last task, and the response assigns the next. Two processes simulate
 all workers, which wait for responses concurrently. They share the cores with the master, so the figure is a
 lower bound.
 
-Bounded by gRPC in Python: of 107 µs of CPU per task in the master, 16 are for ledger and journal.
+Bounded by gRPC in Python: of 107 µs of CPU per task in the master, 16 are for the ledger and its file.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Parts of the parameter server by themselves: shards, checkpoints, the journal, and what is generated."""
+"""Parts of the parameter server by themselves: shards, checkpoints, the state, and what is generated."""
 
 import importlib.util
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from parameter_server import checkpoints, journal, shards, user_model
+from parameter_server import checkpoints, shards, state_file, user_model
 from parameter_server.protocol_pb2 import APPLIED, DUPLICATE, STALE
 from parameter_server.settings import JobSettings
 from parameter_server.shard import Shard
@@ -207,7 +207,7 @@ def test_what_is_kept_for_later_is_not_in_a_checkpoint():
     shard = make_shard(grads_to_wait=3)
     push(shard, 0)
     push(shard, 1)
-    assert shard.state()["applied"] == {0: b"\0"}
+    assert shard.state()["applied"] == {0: []}
     assert push(shard, 1) == DUPLICATE
 
 
@@ -217,15 +217,16 @@ def test_a_broken_checkpoint_is_skipped_for_the_one_before(tmp_path):
         push(shard, minibatch)
         checkpoints.save(tmp_path, shard.version, shard.state())
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
-        "version-000000003.npz",
-        "version-000000004.npz",
+        "version-000000003.pt",
+        "version-000000004.pt",
     ]
     newest = checkpoints.path_of(tmp_path, 4)
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    newest.write_bytes(content)
+    content = newest.read_bytes()
+    weights = values(shard)[0]
+    assert weights in content
+    newest.write_bytes(content.replace(weights, bytes(len(weights))))
     state, broken = checkpoints.load(tmp_path)
-    assert (state["version"], broken) == (3, ["version-000000004.npz"])
+    assert (state["version"], broken) == (3, ["version-000000004.pt"])
     newest.write_bytes(content[:100])
     assert checkpoints.load(tmp_path)[0]["version"] == 3
 
@@ -237,52 +238,41 @@ def test_a_checkpoint_of_another_model_is_refused():
         make_shard().restore(smaller.state())
 
 
-# The journal
+# The master's state
 
 
-def test_a_journal_is_read_up_to_a_torn_line(tmp_path):
-    book = journal.Journal(tmp_path, {"begin": 1})
-    book.write({"done": [0, [[0, 3]]]})
-    book.close()
-    (path,) = tmp_path.iterdir()
-    with path.open("a") as file:
-        file.write('{"done": [0, [[3')
-    assert journal.read(tmp_path) == (1, [{"begin": 1}, {"done": [0, [[0, 3]]]}])
-
-
-def test_the_newest_journal_with_a_beginning_counts(tmp_path):
-    journal.Journal(tmp_path, {"begin": "a"}).close()
-    (tmp_path / "journal-000002.jsonl").write_text("")  # its master died at once
-    assert journal.read(tmp_path) == (1, [{"begin": "a"}])
-    assert journal.read(tmp_path / "nowhere") == (0, [])
+def test_the_newest_state_that_was_saved_counts(tmp_path):
+    assert state_file.read(tmp_path / "nowhere") == (0, None)
+    book = state_file.StateFile(tmp_path)
+    for steps in (1, 2):
+        book.save({"steps": steps})
+    (tmp_path / "state-000002.json").write_text("")  # its master died at once
+    assert state_file.read(tmp_path) == (1, {"steps": 2})
 
 
 def test_a_master_that_was_followed_by_another_notices(tmp_path):
-    first = journal.Journal(tmp_path, {"begin": 1})
-    second = journal.Journal(tmp_path, {"begin": 2})
-    first.write({"late": 1})
-    with pytest.raises(journal.Superseded, match="another master"):
-        first.flush()
-    with pytest.raises(journal.Superseded):
-        first.renew({"begin": 3})
-    second.renew({"begin": 4})
-    assert journal.read(tmp_path) == (3, [{"begin": 4}])
+    first = state_file.StateFile(tmp_path)
+    first.save({"begin": 1})
+    second = state_file.StateFile(tmp_path)
+    with pytest.raises(state_file.Superseded, match="another master has begun state 2"):
+        first.save({"late": 1})
+    second.save({"begin": 2})
+    assert state_file.read(tmp_path) == (2, {"begin": 2})
 
 
-def test_after_a_full_volume_the_journal_goes_on_in_a_new_file_and_nothing_is_lost(tmp_path):
-    book = journal.Journal(tmp_path, {"begin": 1})
-    book.write({"done": 1})
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        real_file, book._file = book._file, full
-        with pytest.raises(OSError, match="No space left"):
-            book.flush()
-    assert book.long
-    real_file.write(b'{"do')  # what of a line had found room
-    book.renew({"begin": 2})
-    book.write({"done": 2})
-    book.close()
-    assert not book.long
-    assert journal.read(tmp_path) == (2, [{"begin": 2}, {"done": 2}])
+def test_on_a_full_volume_the_older_state_stays_and_a_later_save_succeeds(tmp_path, monkeypatch):
+    book = state_file.StateFile(tmp_path)
+    book.save({"steps": 1})
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(state_file.os, "fsync", full)
+        book.save({"steps": 2})
+    assert state_file.read(tmp_path) == (1, {"steps": 1})
+    book.save({"steps": 2})
+    assert state_file.read(tmp_path) == (1, {"steps": 2})
 
 
 # The user's file, the settings, and what is generated

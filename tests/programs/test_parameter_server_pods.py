@@ -42,7 +42,7 @@ class Cluster:
 def make(cluster, *, workers=2, servers=1, max_relaunches=2, next_worker=0):
     events = []
     settings = JobSettings("m.py", "r", "s", workers=workers, servers=servers, max_relaunches=max_relaunches)
-    job = JobState(settings, 100, 0, lambda event, **fields: events.append((event, fields)), [].append)
+    job = JobState(settings, 100, 0, lambda event, **fields: events.append((event, fields)))
     job.next_worker = next_worker
     processes = ProcessManager(job, cluster, job.log_event)
     processes.start()

@@ -90,7 +90,7 @@ def test_of_two_masters_the_newer_goes_on_and_the_older_ends(tmp_path):
         second = job.start("master", 1)
         first.join(DEADLINE)
         assert first.exitcode == 3
-        assert "begun journal 2" in job.events("master", event="superseded")[0]["reason"]
+        assert "begun state 2" in job.events("master", event="superseded")[0]["reason"]
         assert second.is_alive()
 
 

@@ -34,7 +34,7 @@ def load(model: nn.Module, path: Path) -> None:
 
 
 def _load_checkpoints(model: nn.Module, path: Path) -> None:
-    paths = sorted(path.rglob(f"{FIRST}/version-*.npz"), key=lambda path: path.stat().st_mtime)
+    paths = sorted(path.rglob(f"{FIRST}/{checkpoints.PATTERN}"), key=lambda path: path.stat().st_mtime)
     if not paths:
         raise UserError(f"{path} contains neither {MODEL_FILE} nor a server's checkpoint")
     folders = sorted(paths[-1].parents[1].glob("server-*"))

@@ -1,8 +1,8 @@
 """The master's state of a job: the ledger, the evaluation, the servers, and the progress.
 
-Every change is made under one lock and written to the journal, so that a restarted master can continue from
-it. A minibatch counts when a worker reports that every server has acknowledged it, *and* these are the
-servers' current processes: a restarted one may lack it (`register` finds out what it lacks, and reopens it).
+Every change is made under one lock, and a restarted master continues from a `snapshot`. A minibatch counts
+when a worker reports that every server has acknowledged it, *and* these are the servers' current processes: a
+restarted one may lack it (`register` finds out what it lacks, and reopens it).
 gRPC, threads and pods are in other modules.
 """
 
@@ -21,8 +21,8 @@ from .settings import JobSettings
 from .tasks import Ledger
 
 SAVE_SECONDS = 30.0  # after which another worker is assigned to write the model file
+PERSISTENT = ("evaluations", "evaluated", "saved", "failed", "next_worker")  # attributes
 MAX_LOGGED_TASKS = 10_000  # per epoch; a job with more does not log its tasks
-EVALUATION_TIMEOUT = 10.0
 
 
 @dataclass
@@ -60,7 +60,6 @@ class JobState:
         records: The number of training records.
         test_records: The number of test records.
         log_event: Logs events.
-        write: Appends a line to the journal.
         clock: A monotonic clock, in seconds.
     """
 
@@ -68,7 +67,6 @@ class JobState:
     records: int
     test_records: int
     log_event: EventLogger
-    write: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -111,7 +109,7 @@ class JobState:
                 return Task(kind=WAIT)
             evaluation = self.evaluation
             if evaluation is not None and not evaluation.done:
-                portion = evaluation.next(worker, now, timeout=EVALUATION_TIMEOUT)
+                portion = evaluation.next(worker, now)
                 if portion is not None:
                     return Task(
                         kind=EVALUATE,
@@ -124,7 +122,7 @@ class JobState:
             if assigned is not None:
                 task = assigned.epoch * self.ledger.tasks + assigned.task
                 if self._logs_tasks:
-                    self._log_task(task, "doing", worker, assigned.minibatches, again=assigned.again)
+                    self._log_task(task, "doing", worker, assigned.minibatches)
                 return Task(kind=TRAIN, id=task, epoch=assigned.epoch, minibatches=assigned.minibatches)
             if self.ledger.over and self.evaluated and not self.saved and self._may_save(worker, now):
                 return Task(kind=SAVE, pin=self.evaluations)
@@ -151,14 +149,14 @@ class JobState:
             for score in progress.scores:
                 if evaluation is not None and evaluation.number == score.evaluation:
                     names = ("images", "correct", "loss", "metrics")
-                    evaluation.report(score.task, **{name: getattr(score, name) for name in names})
+                    results = {name: getattr(score, name) for name in names}
+                    evaluation.report(score.task, now=self.clock(), **results)
                     if evaluation.done:
                         self.changed.set()
             if progress.pin_lost:
                 self.evaluate_again()
             if progress.saved and not self.saved:
                 self.saved = True
-                self.write({"saved": True})
                 self.changed.set()
             if progress.leaving:
                 self.lost(worker, "it was stopped")
@@ -167,10 +165,8 @@ class JobState:
     def _count(self, worker: int, record: WorkerRecord, epoch: int, minibatches: list[int]) -> list[int]:
         new, finished = self.ledger.report(epoch, minibatches, self.clock())
         record.counted += new
-        if new:
-            self.write({"done": [epoch, _ranges(minibatches)]})
-            if self.ledger.complete(epoch):
-                self.changed.set()
+        if new and self.ledger.complete(epoch):
+            self.changed.set()
         for task in finished if self._logs_tasks else ():
             first = task * self.ledger.per_task
             its = range(first, min(first + self.ledger.per_task, self.ledger.minibatches))
@@ -192,12 +188,10 @@ class JobState:
             return True
         return False
 
-    def _log_task(
-        self, task: int, state: str, worker: int, minibatches: Iterable[int], **more: object
-    ) -> None:
+    def _log_task(self, task: int, state: str, worker: int, minibatches: Iterable[int]) -> None:
         spans = (self.ledger.records_of(number) for number in minibatches)
         records = sum(end - start for start, end in spans)
-        self.log_event("task", id=task, state=state, worker=worker, records=records, **more)
+        self.log_event("task", id=task, state=state, worker=worker, records=records)
 
     # Liveness
 
@@ -264,13 +258,9 @@ class JobState:
             self.servers[registration.index] = ServerProcess(
                 registration.address, registration.incarnation, registration.version, self.clock()
             )
-            applied = {epoch.epoch: epoch.bits for epoch in registration.applied}
-            again = 0
-            for epoch in self.ledger.snapshot():
-                reopened = self.ledger.reopen(epoch, applied.get(epoch, b""))
-                if reopened:
-                    again += reopened
-                    self.write({"bits": [epoch, pack_bits(self.ledger.snapshot()[epoch])]})
+            applied = {epoch.epoch: set(epoch.minibatches) for epoch in registration.applied}
+            open_epochs = self.ledger.snapshot()
+            again = sum(self.ledger.reopen(epoch, applied.get(epoch, ())) for epoch in open_epochs)
             if registration.restored or again or another:
                 self.log_event(
                     "restored", server=registration.index, version=registration.version, again=again
@@ -347,84 +337,40 @@ class JobState:
         """Fail the job."""
         with self.lock:
             self.failed = reason
-            self.write({"failed": reason})
 
     # Persistent state
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state that a new master needs."""
         with self.lock:
-            bits = {str(epoch): pack_bits(its) for epoch, its in self.ledger.snapshot().items()}
             return {
                 "records": self.records,
                 "minibatch": self.settings.minibatch,
                 "first_open": self.ledger.first_open,
-                "bits": bits,
-                "evaluations": self.evaluations,
-                "evaluated": self.evaluated,
-                "saved": self.saved,
-                "failed": self.failed,
-                "next_worker": self.next_worker,
-            }
+                "counted": {epoch: _pack(flags) for epoch, flags in self.ledger.snapshot().items()},
+            } | {name: getattr(self, name) for name in PERSISTENT}
 
-    def recover(self, lines: list[dict[str, Any]]) -> None:
-        """Restore the state from a journal.
+    def recover(self, state: dict[str, Any]) -> None:
+        """Restore the state of another master's `snapshot`.
 
         Raises:
             ValueError: It belongs to another job.
         """
-        begin = lines[0]
-        if (begin["records"], begin["minibatch"]) != (self.records, self.settings.minibatch):
+        if (state["records"], state["minibatch"]) != (self.records, self.settings.minibatch):
             raise ValueError(
-                f"it is of a job with {begin['records']} records in minibatches of {begin['minibatch']}"
+                f"it is of a job with {state['records']} records in minibatches of {state['minibatch']}"
             )
-        bits = {int(epoch): _unpack_bits(its) for epoch, its in begin["bits"].items()}
-        self.ledger.restore(begin["first_open"], bits)
-        self.evaluations, self.evaluated = begin["evaluations"], begin["evaluated"]
-        self.saved, self.failed = begin["saved"], begin["failed"]
-        self.next_worker = max(self.next_worker, begin["next_worker"])
-        for line in lines[1:]:
-            self._replay(line)
+        counted = {int(epoch): _unpack(flags) for epoch, flags in state["counted"].items()}
+        self.ledger.restore(state["first_open"], counted)
+        for name in PERSISTENT:
+            setattr(self, name, state[name])
         steps, interval = self.ledger.steps, self.settings.evaluation_steps
         self.next_evaluation = (steps // interval + 1) * interval if interval else None
 
-    def _replay(self, line: dict[str, Any]) -> None:
-        ((what, value),) = line.items()
-        if what == "done":
-            epoch, ranges = value
-            numbers = [number for first, last in ranges for number in range(first, last)]
-            self.ledger.report(epoch, numbers, self.clock())
-        elif what == "bits":
-            self.ledger.reopen(value[0], _unpack_bits(value[1]))
-        elif what == "closed":
-            self.ledger.close(value)
-        elif what == "evaluations":
-            self.evaluations = value
-        elif what == "evaluated":
-            self.evaluated = value
-        elif what == "worker":
-            self.next_worker = max(self.next_worker, value)
-        elif what == "saved":
-            self.saved = value
-        elif what == "failed":
-            self.failed = value
+
+def _pack(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 1)).decode()
 
 
-def pack_bits(bits: bytes) -> str:
-    """Encode bits as text for the journal."""
-    return base64.b64encode(zlib.compress(bits, 1)).decode()
-
-
-def _unpack_bits(text: str) -> bytes:
+def _unpack(text: str) -> bytes:
     return zlib.decompress(base64.b64decode(text))
-
-
-def _ranges(numbers: list[int]) -> list[list[int]]:
-    """Return numbers as ranges [first, last)."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number:
-            ranges[-1][1] += 1
-        elif not ranges or number >= ranges[-1][1]:
-            ranges.append([number, number + 1])
-    return ranges

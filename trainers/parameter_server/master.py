@@ -3,7 +3,7 @@
     python -m parameter_server.master --trainer model.py --records train.npy --state-dir state --workers 2
 
 With ``--pods FILE`` it starts workers and servers as pods and replaces lost ones; otherwise you start them
-yourself. It may die at any time: a new master reads the journal in ``--state-dir`` and continues, while
+yourself. It may die at any time: a new master reads the state in ``--state-dir`` and continues, while
 workers and servers wait for it. It loads neither torch nor the user's file.
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
+from . import channels, protocol_pb2, protocol_pb2_grpc, settings, state_file
 from .evaluation import Evaluation
 from .events import EventLogger, set_up_log
 from .job import JobState
@@ -50,6 +50,7 @@ TICK_SECONDS = 0.1
 MAX_WAIT_SECONDS = 0.2  # maximum delay of a response to a waiting worker, which may have to leave
 ALIVE_SECONDS = 5.0  # a worker that has reported within this time is alive
 STALENESS_SECONDS = 2.0
+SAVE_INTERVAL = 0.2  # seconds between two writes of the state
 FINISH_SECONDS = 10.0
 FULL_VOLUME_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
@@ -145,26 +146,29 @@ class ControlLoop:
 
     Args:
         job: Its state.
-        book: The journal.
+        file: Its file on the volume.
         processes: Manages the processes; None if they are started elsewhere.
         log_event: Logs events.
     """
 
     def __init__(
-        self, job: JobState, book: journal.Journal, processes: ProcessManager | None, log_event: EventLogger
+        self,
+        job: JobState,
+        file: state_file.StateFile,
+        processes: ProcessManager | None,
+        log_event: EventLogger,
     ) -> None:
-        self._job, self._book, self._processes, self._log_event = job, book, processes, log_event
+        self._job, self._file, self._processes, self._log_event = job, file, processes, log_event
         self._stubs: dict[str, tuple[grpc.Channel, protocol_pb2_grpc.ServerStub]] = {}
-        self._flushed = self._staleness_at = time.monotonic()
-        self._began = time.monotonic()
+        self._saved_at = self._staleness_at = self._began = time.monotonic()
 
     def tick(self) -> None:
         """Run the actions that are due.
 
         Raises:
-            journal.Superseded: Another master has taken over.
+            state_file.Superseded: Another master has taken over.
         """
-        self._write()
+        self._save()
         if self._processes is not None:
             self._processes.tick()
         self._job.silent(self._job.settings.silent_seconds)
@@ -176,7 +180,7 @@ class ControlLoop:
             self._log_staleness()
 
     def end(self, workers: set[int]) -> None:
-        """Stop the servers, delete the pods that cannot be reached, and write the journal to the disk.
+        """Stop the servers, delete the pods that cannot be reached, and save the state.
 
         Args:
             workers: The workers that know that the job is complete.
@@ -190,20 +194,17 @@ class ControlLoop:
                     reached.add((SERVER, index))
         if self._processes is not None:
             self._processes.delete_unreached(reached=reached)
-        self._book.close()
+        self._file.save(self._job.snapshot())
 
-    def _write(self) -> None:
-        if time.monotonic() - self._flushed < journal.SYNC_SECONDS:
+    def _save(self) -> None:
+        if time.monotonic() - self._saved_at < SAVE_INTERVAL:
             return
-        self._flushed = time.monotonic()
+        self._saved_at = time.monotonic()
         try:
-            if self._book.long:
-                with self._job.lock:
-                    self._book.renew({"begin": 1} | self._job.snapshot())
-            self._book.flush()
-        except OSError as error:  # the volume is full; the lines are kept
-            self._log_event("broken", what="journal", reason=str(error))
-            self._flushed += FULL_VOLUME_SECONDS
+            self._file.save(self._job.snapshot())
+        except OSError as error:  # the volume is full
+            self._log_event("broken", what="state", reason=str(error))
+            self._saved_at += FULL_VOLUME_SECONDS
 
     def _close_epochs(self) -> None:
         """Close a complete epoch once every server has saved it to the disk."""
@@ -221,7 +222,6 @@ class ControlLoop:
                 if not same or not job.ledger.complete(number):
                     return  # a server was replaced meanwhile and lacks updates
                 job.ledger.close(number)
-                job.write({"closed": number})
             seconds = time.monotonic() - self._began
             self._log_event("epoch", epoch=number, records=job.records, seconds=round(seconds, 3))
             self._began = time.monotonic()
@@ -236,7 +236,6 @@ class ControlLoop:
                 job.evaluation = None
                 if job.ledger.over and running.step == job.ledger.steps:
                     job.evaluated = True
-                    job.write({"evaluated": True})
             self._log_result(running)
             if not job.evaluated:
                 self._unpin(running.number)
@@ -259,7 +258,6 @@ class ControlLoop:
         job = self._job
         with job.lock:
             job.evaluations += 1
-            job.write({"evaluations": job.evaluations})
             job.evaluation_due = False
             number, step = job.evaluations, job.ledger.steps
             servers = self._registered_servers()
@@ -278,7 +276,6 @@ class ControlLoop:
                 job.evaluation = Evaluation(number, records=job.test_records, size=size, step=step)
             elif job.ledger.over:
                 job.evaluated = True
-                job.write({"evaluated": True})
 
     def _unpin(self, number: int) -> None:
         for server in self._registered_servers():
@@ -303,23 +300,22 @@ class ControlLoop:
             self._log_event("staleness", **staleness)
 
 
-def recover(job: JobState, folder: Path, log_event: EventLogger) -> journal.Journal:
-    """Read the previous master's journal, if there is one, and start the next.
+def recover(job: JobState, folder: Path, log_event: EventLogger) -> state_file.StateFile:
+    """Continue from the previous master's state, if there is one; begin the next file.
 
     Raises:
         SystemExit: It belongs to another job.
-        journal.Superseded: Another master was faster.
+        state_file.Superseded: Another master was faster.
     """
-    number, lines = journal.read(folder)
-    if lines:
+    number, state = state_file.read(folder)
+    if state is not None:
         try:
-            job.recover(lines)
+            job.recover(state)
         except (ValueError, KeyError) as error:
-            raise SystemExit(
-                f"the journal in {folder} does not fit: {error}; use another --state-dir"
-            ) from error
-        log_event("resume", journal=number, epoch=job.ledger.first_open, steps=job.ledger.steps)
-    return journal.Journal(folder, {"begin": 1} | job.snapshot())
+            message = f"the state in {folder} does not fit: {error}; use another --state-dir"
+            raise SystemExit(message) from error
+        log_event("resume", state=number, epoch=job.ledger.first_open, steps=job.ledger.steps)
+    return state_file.StateFile(folder)
 
 
 def open_pods(templates: Path | None, job: str, stack: ExitStack) -> "Pods | None":
@@ -336,16 +332,14 @@ def run_job(options: argparse.Namespace, job_settings: settings.JobSettings, log
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    lines: list[dict[str, Any]] = []
     test = len(Records(Path(job_settings.test_records))) if job_settings.test_records else 0
     records = len(Records(Path(job_settings.records)))
     with ExitStack() as stack:
         pods = open_pods(options.pods, job_settings.job, stack)
-        if pods is not None:  # a folder for each launch, so that it does not read an older journal
+        if pods is not None:  # a folder for each launch, so that it does not read an older state
             job_settings = replace(job_settings, state_dir=f"{job_settings.state_dir}/{pods.owner_uid}")
-        job = JobState(job_settings, records, test, log_event, lines.append)
-        book = recover(job, Path(job_settings.state_dir), log_event)
-        job.write = book.write
+        job = JobState(job_settings, records, test, log_event)
+        file = recover(job, Path(job_settings.state_dir), log_event)
         processes = None if pods is None else ProcessManager(job, pods, log_event)
         service = MasterService(job, processes)
         port, wake = stack.enter_context(serve(service, options.port))
@@ -362,12 +356,12 @@ def run_job(options: argparse.Namespace, job_settings: settings.JobSettings, log
         )
         if processes is not None:
             processes.start()
-        loop = ControlLoop(job, book, processes, log_event)
+        loop = ControlLoop(job, file, processes, log_event)
         while not job.over:
             job.changed.wait(TICK_SECONDS)
             job.changed.clear()
             if stop.is_set():
-                book.close()
+                file.save(job.snapshot())
                 return 128 + signal.SIGTERM
             loop.tick()
             wake()
@@ -430,7 +424,7 @@ def main(argv: list[str] | None = None) -> None:
     set_up_log(job_settings.log_level)
     try:
         status = run_job(options, job_settings, log_event)
-    except journal.Superseded as error:
+    except state_file.Superseded as error:
         log_event("superseded", reason=str(error))
         sys.stderr.write(f"{error}; this master ends\n")
         raise SystemExit(SUPERSEDED) from error

@@ -181,7 +181,6 @@ class ProcessManager:
         with self._job.lock:
             index = self._job.next_worker
             self._job.next_worker += 1
-            self._job.write({"worker": index + 1})
         self._workers.add(index)
         self._to_launch.add((WORKER, index))
         return index

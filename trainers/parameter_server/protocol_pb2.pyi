@@ -62,12 +62,12 @@ class Job(_message.Message):
     def __init__(self, settings: _Optional[str] = ...) -> None: ...
 
 class Applied(_message.Message):
-    __slots__ = ("epoch", "bits")
+    __slots__ = ("epoch", "minibatches")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BITS_FIELD_NUMBER: _ClassVar[int]
+    MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    bits: bytes
-    def __init__(self, epoch: _Optional[int] = ..., bits: _Optional[bytes] = ...) -> None: ...
+    minibatches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., minibatches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("index", "address", "incarnation", "version", "restored", "applied")

@@ -21,7 +21,7 @@ class Records:
         SystemExit: It does not exist, or has no records.
 
     Example:
-        >>> records = open_records("/data/mnist/records/train.npy")
+        >>> records = Records("/data/mnist/records/train.npy")
         >>> records.read(64, 128)[0][:1]
         b'\\x07'
     """
@@ -52,12 +52,3 @@ class Records:
         if not 0 <= start <= end <= len(self):
             raise IndexError(f"records {start} to {end} of {len(self)}")
         return self._rows[start:end].tolist()
-
-
-def open_records(path: str | Path) -> Records:
-    """Open the records of a file.
-
-    Raises:
-        SystemExit: It does not exist, or has no records.
-    """
-    return Records(path)

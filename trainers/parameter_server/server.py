@@ -243,7 +243,7 @@ def serve(master: protocol_pb2_grpc.MasterStub, settings: JobSettings, *, index:
 
     def register() -> None:
         with shard.lock:
-            applied = [Applied(epoch=epoch, bits=bits) for epoch, bits in shard.applied().items()]
+            applied = [Applied(epoch=epoch, minibatches=done) for epoch, done in shard.applied().items()]
             version = shard.version
         registration = Registration(
             index=index,

@@ -22,7 +22,7 @@ class JobSettings:
         log_level: The level of readable log lines: ``INFO`` logs losses and evaluations beside the events.
         records: Path of the training records.
         test_records: Path of the test records; empty for none.
-        state_dir: Folder of the master's journal and the servers' checkpoints.
+        state_dir: Folder of the master's state and the servers' checkpoints.
         model_file: Path for the trained model; empty for none.
         epochs: Passes over the records; 0 if the mode is not training.
         minibatch: Records in a gradient.

@@ -6,9 +6,10 @@ arrival. Synchronous: the mean of ``grads_to_wait`` gradients of one version mak
 network and the checkpoints are in other modules.
 """
 
+import copy
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class Shard:
                     parameters.append(member.tensor)
         self._optimizer = optimizer(parameters) if parameters else None
         self._buffered: list[tuple[int, int]] = []
-        self._applied: dict[int, bytearray] = {}
+        self._applied: dict[int, set[int]] = {}  # minibatches, by epoch
         self._first_open = 0
         self._pins: dict[int, tuple[int, list[torch.Tensor]]] = {}
 
@@ -76,14 +77,14 @@ class Shard:
             ValueError: The tensors do not match this shard.
             UserError: The user's optimizer raises; the shard must be restored.
         """
-        if self._has(epoch, minibatch):
+        if epoch < self._first_open or minibatch in self._applied.get(epoch, ()):
             return DUPLICATE, 0
         behind = max(0, self.version - version)
         # After a restart the versions continue from the checkpoint's: the same number, other parameters.
         if incarnation != self.incarnation or behind > (0 if self._wait > 1 else self._bound):
             return STALE, behind
         shards.unpack(tensors, self._received)
-        self._mark(epoch, minibatch)
+        self._applied.setdefault(epoch, set()).add(minibatch)
         if self._wait > 1:
             for total, received in zip(self._sums, self._received, strict=True):
                 total.add_(received)
@@ -129,20 +130,6 @@ class Shard:
         for epoch in [number for number in self._applied if number < self._first_open]:
             del self._applied[epoch]
 
-    def _has(self, epoch: int, minibatch: int) -> bool:
-        if epoch < self._first_open:
-            return True
-        bits = self._applied.get(epoch)
-        byte = minibatch >> 3
-        return bits is not None and byte < len(bits) and bool(bits[byte] >> (minibatch & 7) & 1)
-
-    def _mark(self, epoch: int, minibatch: int, *, has: bool = True) -> None:
-        bits = self._applied.setdefault(epoch, bytearray())
-        byte, bit = minibatch >> 3, 1 << (minibatch & 7)
-        if byte >= len(bits):
-            bits.extend(bytes(byte + 1 - len(bits)))
-        bits[byte] = bits[byte] | bit if has else bits[byte] & ~bit
-
     # Parameters
 
     def read(self, pin: int = 0) -> tuple[int, list[Tensor]]:
@@ -167,25 +154,23 @@ class Shard:
 
     # State
 
-    def applied(self) -> dict[int, bytes]:
-        """Return the applied minibatches of open epochs, a bit each; the caller holds the lock."""
-        return {epoch: bytes(bits) for epoch, bits in self._applied.items()}
+    def applied(self) -> dict[int, list[int]]:
+        """Return the applied minibatches of open epochs; the caller holds the lock."""
+        return {epoch: sorted(minibatches) for epoch, minibatches in self._applied.items()}
 
     def state(self) -> dict[str, Any]:
         """Return a copy of the state for a checkpoint; the caller holds the lock.
 
         It does not include kept gradients, which do not count as applied.
         """
-        for epoch, minibatch in self._buffered:
-            self._mark(epoch, minibatch, has=False)
         applied = self.applied()
         for epoch, minibatch in self._buffered:
-            self._mark(epoch, minibatch)
+            applied[epoch].remove(minibatch)
         return {
             "layout": f"{self.layout:016x}",
             "version": self.version,
             "flats": [flat.clone() for flat in self._flats],
-            "optimizer": _copy(self._optimizer.state_dict()) if self._optimizer else None,
+            "optimizer": copy.deepcopy(self._optimizer.state_dict()) if self._optimizer else None,
             "first_open": self._first_open,
             "applied": applied,
         }
@@ -205,15 +190,4 @@ class Shard:
             self._optimizer.load_state_dict(state["optimizer"])
         self.version = state["version"]
         self._first_open = state["first_open"]
-        self._applied = {int(epoch): bytearray(bits) for epoch, bits in state["applied"].items()}
-
-
-def _copy(value: object) -> object:
-    """Copy an optimizer's state."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _copy(part) for key, part in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_copy(part) for part in value]
-    return value
+        self._applied = {epoch: set(numbers) for epoch, numbers in state["applied"].items()}

@@ -4,7 +4,7 @@
 
 A container's first process cannot be killed or stopped from within the container, but its child can, so
 that an exercise can kill a worker. A killed *master* is restarted at once in the same pod: it reads its
-journal and continues within a second or two. A worker or server is not restarted: its pod ends, and the
+state and continues within a second or two. A worker or server is not restarted: its pod ends, and the
 master replaces it. The child exits without finalizing the interpreter, which takes a second or
 more with torch and would keep resources from other jobs.
 """

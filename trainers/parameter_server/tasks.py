@@ -2,7 +2,7 @@
 
 An epoch's records are divided into minibatches, these into tasks. A task moves from todo to doing to done; a
 lost worker's task returns to todo, and a slow task is also assigned to a second worker. The unit of counting
-is the minibatch, not the task: one bit each, set once, so its records count once, whichever worker is first.
+is the minibatch, not the task: each is marked once, so its records count once, whichever worker is first.
 
 Unassigned tasks are numbers in an order, not objects: a million of them take a few megabytes. This module has
 no I/O: the time is an argument, and disk and network are in other modules.
@@ -10,8 +10,8 @@ no I/O: the time is an argument, and disk and network are in other modules.
 
 import random
 from array import array
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 SLOW_FACTOR = 3.0  # a task that takes this multiple of the mean time is assigned a second time
@@ -28,33 +28,22 @@ class AssignedTask:
         epoch: Counted from 0.
         task: The task's number in the epoch.
         minibatches: Numbers in the epoch of the uncounted minibatches, in processing order.
-        again: Whether another worker has it as well.
     """
 
     epoch: int
     task: int
     minibatches: list[int]
-    again: bool = False
 
 
 @dataclass
 class _Epoch:
-    """An open epoch: the order of its tasks, and a bit for each minibatch."""
+    """An open epoch: the order of its tasks, and 1 for each counted minibatch."""
 
     order: "array[int]"
-    bits: bytearray
+    counted: bytearray
+    count: int = 0  # of counted minibatches
     following: int = 0  # position in the order of the first unassigned task
-    counted: int = 0  # records
-    missing: int = 0  # minibatches
     returned: deque[int] = field(default_factory=deque)
-
-
-@dataclass
-class _Doing:
-    """An assigned task: its workers, and the start time."""
-
-    since: float
-    workers: list[int]
 
 
 class Ledger:
@@ -95,7 +84,8 @@ class Ledger:
         self.first_open = 0  # all epochs before it are closed
         self.mean_seconds = 0.0  # duration of a task
         self._open: dict[int, _Epoch] = {}
-        self._doing: OrderedDict[tuple[int, int], _Doing] = OrderedDict()  # longest running first
+        # For each assigned task its worker and the time, the longest running one first.
+        self._doing: dict[tuple[int, int], tuple[int, float]] = {}
         self._of_worker: dict[int, tuple[int, int]] = {}
 
     # Assignment
@@ -109,33 +99,32 @@ class Ledger:
         if mine is not None:
             left = self.left(*mine)
             if left:
-                return AssignedTask(*mine, left, again=len(self._doing[mine].workers) > 1)
+                return AssignedTask(*mine, left)
             self._drop(worker)
         slow = self._slow(now)
         if slow is not None:
-            self._doing[slow].workers.append(worker)
-            self._of_worker[worker] = slow
-            self._doing[slow].since = now
-            self._doing.move_to_end(slow)
-            return AssignedTask(
-                *slow, self.left(*slow)[::-1], again=True
-            )  # from the end, so that both meet halfway
+            self._drop(self._doing[slow][0])  # it continues, and what it reports counts
+            self._assign(slow, worker, now)
+            return AssignedTask(*slow, self.left(*slow)[::-1])  # from the end, so that both meet halfway
         for key in self._waiting():
             left = self.left(*key)
             if left and key not in self._doing:
-                self._doing[key] = _Doing(now, [worker])
-                self._of_worker[worker] = key
+                self._assign(key, worker, now)
                 return AssignedTask(*key, left)
         return None
+
+    def _assign(self, key: tuple[int, int], worker: int, now: float) -> None:
+        self._doing[key] = worker, now
+        self._of_worker[worker] = key
 
     def left(self, epoch: int, task: int) -> list[int]:
         """Return the uncounted minibatches of a task, in order."""
         epoch_open = self._open.get(epoch)
         if epoch_open is None:
             return []
-        first, bits = task * self.per_task, epoch_open.bits
+        first = task * self.per_task
         last = min(first + self.per_task, self.minibatches)
-        return [number for number in range(first, last) if not bits[number >> 3] >> (number & 7) & 1]
+        return [number for number in range(first, last) if not epoch_open.counted[number]]
 
     def records_of(self, minibatch: int) -> tuple[int, int]:
         """Return the records of a minibatch, as a range [start, end)."""
@@ -153,12 +142,12 @@ class Ledger:
                 yield epoch, epoch_open.order[epoch_open.following - 1]
 
     def _slow(self, now: float) -> tuple[int, int] | None:
-        """Return the longest running task with a single worker, if it is too slow."""
+        """Return the longest running task, if it is too slow."""
         timeout = max(MIN_SLOW_SECONDS, SLOW_FACTOR * self.mean_seconds)
-        for key, doing in self._doing.items():
-            if doing.since > now - timeout:
+        for key, (_, since) in self._doing.items():
+            if since > now - timeout:
                 return None
-            if len(doing.workers) == 1 and self.left(*key):
+            if self.left(*key):
                 return key
         return None
 
@@ -166,7 +155,7 @@ class Ledger:
         if number not in self._open:
             order = array("q", range(self.tasks))
             random.Random(f"{self.seed} {number}").shuffle(order)
-            self._open[number] = _Epoch(order, bytearray(-(-self.minibatches // 8)), missing=self.minibatches)
+            self._open[number] = _Epoch(order, bytearray(self.minibatches))
         return self._open[number]
 
     # Counting
@@ -182,60 +171,47 @@ class Ledger:
         """
         epoch_open = self._open.get(epoch)
         if epoch_open is None and self.first_open <= epoch < self.epochs:
-            epoch_open = self._epoch(
-                epoch
-            )  # a restarted master may get reports of tasks that it does not know
-        new, touched = 0, set()
+            epoch_open = self._epoch(epoch)  # a restarted master may not know the reported task
+        before, touched = self.counted(epoch), set()
         for number in minibatches:
             if not 0 <= number < self.minibatches:
                 raise ValueError(f"there is no minibatch {number} in an epoch of {self.minibatches}")
-            if epoch_open is None or epoch_open.bits[number >> 3] >> (number & 7) & 1:
-                continue
-            epoch_open.bits[number >> 3] |= 1 << (number & 7)
-            epoch_open.missing -= 1
-            start, end = self.records_of(number)
-            new += end - start
-            touched.add(number // self.per_task)
-        if epoch_open is not None:
-            epoch_open.counted += new
+            if epoch_open is not None and not epoch_open.counted[number]:
+                epoch_open.counted[number] = 1
+                epoch_open.count += 1
+                touched.add(number // self.per_task)
         finished = [task for task in touched if not self.left(epoch, task)]
         for task in finished:
             self._finish((epoch, task), now)
-        return new, finished
+        return self.counted(epoch) - before, finished
 
-    def reopen(self, epoch: int, applied: bytes) -> int:
+    def reopen(self, epoch: int, applied: Container[int]) -> int:
         """Reopen the minibatches that a server has not applied; return the number of records.
 
         Args:
             epoch: An open epoch; nothing is reopened in others.
-            applied: The server's minibatches, a bit each.
+            applied: The server's minibatches.
         """
         epoch_open = self._open.get(epoch)
         if epoch_open is None:
             return 0
-        before, touched = epoch_open.counted, set()
-        theirs = applied.ljust(len(epoch_open.bits), b"\0")
-        for place, (ours, has) in enumerate(zip(epoch_open.bits, theirs, strict=False)):
-            lost = ours & ~has
-            for bit in range(8):
-                if lost >> bit & 1:
-                    number = place * 8 + bit
-                    start, end = self.records_of(number)
-                    epoch_open.counted -= end - start
-                    epoch_open.missing += 1
-                    touched.add(number // self.per_task)
-            epoch_open.bits[place] = ours & has
-        waiting = set(epoch_open.returned)
-        for task in sorted(touched):
-            if (epoch, task) not in self._doing and task not in waiting:
-                epoch_open.returned.append(task)
-        return before - epoch_open.counted
+        before, touched = self.counted(epoch), set(epoch_open.returned)
+        for number, is_counted in enumerate(epoch_open.counted):
+            if is_counted and number not in applied:
+                epoch_open.counted[number] = 0
+                epoch_open.count -= 1
+                touched.add(number // self.per_task)
+        epoch_open.returned = deque(sorted(task for task in touched if (epoch, task) not in self._doing))
+        return before - self.counted(epoch)
 
     def counted(self, epoch: int) -> int:
         """Return the number of counted records of an epoch."""
         if epoch < self.first_open:
             return self.records
-        return self._open[epoch].counted if epoch in self._open else 0
+        if epoch not in self._open:
+            return 0
+        lacking = self.minibatch * self.minibatches - self.records  # in the last minibatch
+        return self._open[epoch].count * self.minibatch - lacking * self._open[epoch].counted[-1]
 
     def complete(self, epoch: int) -> bool:
         """Return True if every record of an epoch has been counted."""
@@ -262,15 +238,14 @@ class Ledger:
     @property
     def steps(self) -> int:
         """The number of counted minibatches, over all epochs."""
-        done = sum(self.minibatches - epoch.missing for epoch in self._open.values())
-        return self.first_open * self.minibatches + done
+        return self.first_open * self.minibatches + sum(epoch.count for epoch in self._open.values())
 
     # Workers
 
     def lost(self, worker: int) -> tuple[int, int] | None:
-        """Move a lost worker's task to todo and return it; None: it had none, or another one has it too."""
+        """Move a lost worker's task to todo and return it; None if it had none."""
         key = self._drop(worker)
-        if key is None or key in self._doing or not self.left(*key):
+        if key is None or not self.left(*key):
             return None
         self._open[key[0]].returned.append(key[1])
         return key
@@ -281,41 +256,27 @@ class Ledger:
 
     def _drop(self, worker: int) -> tuple[int, int] | None:
         key = self._of_worker.pop(worker, None)
-        if key is None:
-            return None
-        doing = self._doing.get(key)
-        if doing is not None and worker in doing.workers:
-            doing.workers.remove(worker)
-            if not doing.workers:
-                del self._doing[key]
+        if key is not None:
+            del self._doing[key]
         return key
 
     def _finish(self, key: tuple[int, int], now: float) -> None:
-        doing = self._doing.pop(key, None)
-        if doing is None:
-            return
-        seconds = now - doing.since
-        self.mean_seconds += (seconds - self.mean_seconds) * (SMOOTHING if self.mean_seconds else 1)
-        for worker in doing.workers:
-            if self._of_worker.get(worker) == key:
-                del self._of_worker[worker]
+        if key in self._doing:
+            worker, since = self._doing.pop(key)
+            del self._of_worker[worker]
+            seconds = now - since
+            self.mean_seconds += (seconds - self.mean_seconds) * (SMOOTHING if self.mean_seconds else 1)
 
     # Persistent state
 
     def snapshot(self) -> dict[int, bytes]:
-        """Return the bits of each open epoch, for `restore`."""
-        return {number: bytes(epoch.bits) for number, epoch in self._open.items()}
+        """Return a byte for each minibatch of each open epoch, for `restore`: 1 if it is counted."""
+        return {number: bytes(epoch.counted) for number, epoch in self._open.items()}
 
-    def restore(self, first_open: int, bits: dict[int, bytes]) -> None:
-        """Restore closed epochs and counted minibatches; all assignments are dropped."""
-        self.first_open, self._open = first_open, {}
-        self._doing.clear()
-        self._of_worker.clear()
-        for number, its in bits.items():
+    def restore(self, first_open: int, counted: dict[int, bytes]) -> None:
+        """Restore closed epochs and counted minibatches in a new ledger."""
+        self.first_open = first_open
+        for number, minibatches in counted.items():
             epoch_open = self._epoch(number)
-            epoch_open.bits[:] = its
-            epoch_open.missing = self.minibatches - sum(byte.bit_count() for byte in its)
-            last = self.minibatches - 1
-            short = self.minibatch * self.minibatches - self.records  # fewer in the last one
-            has_last = its[last >> 3] >> (last & 7) & 1
-            epoch_open.counted = (self.minibatches - epoch_open.missing) * self.minibatch - short * has_last
+            epoch_open.counted[:] = minibatches
+            epoch_open.count = sum(minibatches)

@@ -22,7 +22,7 @@ from typing import TypeVar
 import grpc
 import torch
 
-from . import channels, memory, protocol_pb2, protocol_pb2_grpc, user_model
+from . import channels, checkpoints, memory, protocol_pb2, protocol_pb2_grpc, user_model
 from .connections import PendingPush, ServerConnections
 from .events import EventLogger, set_up_log
 from .model_zoo import load_model
@@ -220,16 +220,9 @@ class ParameterServerWorker:
             "classes": classes,
         }
         content |= {"epochs": settings.epochs, "weights": self._replica.state_dict()}
-        temporary = path.with_name(f".{path.name}.{self._index}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                torch.save(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except (OSError, RuntimeError) as error:
-            temporary.unlink(missing_ok=True)
+            checkpoints.write(path, content)
+        except OSError as error:
             raise user_model.UserError(f"{path} cannot be written ({error}); is the volume full?") from error
 
     def _call(self, method: Callable[..., T], request: object) -> T:

@@ -92,7 +92,7 @@ class ModelZooJob(ParameterServer):
         validation: Path of the records for evaluations during training; empty for none.
         output: The model file, or a folder for ``model.pt``; empty for none.
         init: The initial model: a model file, or a folder with one or with checkpoints; empty for none.
-        state_dir: Folder of the journal and the checkpoints; by default on the data's volume.
+        state_dir: Folder of the master's state and the checkpoints; by default on the data's volume.
         requests: By role, as in a container's ``resources``; the workers' GPUs are ``gpus``.
         limits: By role; by default the requests.
         pull_policy: Of the image.
