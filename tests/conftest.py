@@ -1,6 +1,7 @@
 """What all tests share: a real local cluster, made when a test first asks, deleted whatever happens."""
 
 import faulthandler
+import gc
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import debian_packages
 import pytest
+import smoke  # noqa: F401 (it disables a slow import of nbformat's)
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
@@ -38,10 +40,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure():
-    """Let signals work, and bytecode be kept, here and in what tests start.
+    """Let signals work, and bytecode be kept, here and in what tests start; collect no garbage of imports.
 
     Background jobs and nohup begin with some signals ignored.
     """
+    gc.disable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     # Tests start thousands of interpreters. Where the shell forbids bytecode, each compiles all it imports.
@@ -80,6 +83,17 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("namespaces"):
                 item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Leave what thousands of tests and their modules are out of every later search for garbage."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure():
+    """Let the interpreter find it at its end: libraries in C++ complain of what is left."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

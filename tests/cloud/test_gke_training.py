@@ -10,7 +10,6 @@ import pytest
 import torch
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-from sklearn.datasets import load_digits
 
 import kitlib as kit
 from kitlib.clusters.shape import Shape
@@ -62,6 +61,8 @@ def test_gpu_machines_take_their_trainer_from_the_bucket_and_leave_the_model_the
         job = job.patch({"spec": {"template": {"spec": {"containers": [known]}}}})
         (run := kit.launch(job, cluster=lab)).wait(timeout=240)
         assert set(run.metrics("end").world_size) == {NODES}
+
+        from sklearn.datasets import load_digits
 
         weights = torch.load(io.BytesIO(bucket.blob("models/digits.pt").download_as_bytes()))
         digits = load_digits()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchvision.datasets import CIFAR10, MNIST, ImageFolder
 
 from .small_archive import DATASETS
 
@@ -55,6 +54,8 @@ def test_one_seed_draws_the_same_and_another_one_others(program, tmp_path, name)
 
 
 def test_torchvision_reads_mnist(program, tmp_path):
+    from torchvision.datasets import MNIST
+
     output = prepared(program, tmp_path, "mnist", "--limit=120")
     training, test = (MNIST(tmp_path / "mnist", train=train) for train in (True, False))
     assert (len(training), len(test)) == (120, 20) == (output["train_images"], output["test_images"])
@@ -64,6 +65,8 @@ def test_torchvision_reads_mnist(program, tmp_path):
 
 
 def test_torchvision_reads_cifar10_once_it_is_told_the_checksums(program, tmp_path):
+    from torchvision.datasets import CIFAR10
+
     """Its own are those of the real files, which no other files can have."""
     prepared(program, tmp_path, "cifar10", "--limit=120")
     batches = tmp_path / "cifar10" / "cifar-10-batches-py"
@@ -89,6 +92,8 @@ def test_torchvision_reads_cifar10_once_it_is_told_the_checksums(program, tmp_pa
 
 
 def test_image_folders_are_what_torchvision_reads_of_tiny_imagenet(program, tmp_path):
+    from torchvision.datasets import ImageFolder
+
     output = prepared(program, tmp_path, "tiny-imagenet-200", "--limit=400")
     root = tmp_path / "tiny-imagenet-200" / "tiny-imagenet-200"
     training, val = ImageFolder(root / "train"), ImageFolder(root / "val")

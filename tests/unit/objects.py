@@ -1,9 +1,11 @@
 """Objects of a cluster, in dicts, as far as functions read them; a cluster as far as a launch needs one."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 from kitlib.k8s.pod_security import PodSecurity
 
+TRAINER = str(Path(__file__).with_name("smallest_trainer.py"))
 SINCE = "2026-01-01T00:00:00Z"
 
 

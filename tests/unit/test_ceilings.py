@@ -1,7 +1,8 @@
 """The ceilings that packages keep; CONTRIBUTING.md says how somebody proceeds who goes over one."""
 
 import ast
-from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,31 @@ def python_files(package: str) -> list[Path]:
     return [path for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.name]
 
 
-def functions(package: str) -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+@dataclass
+class Bindings:
+    """What a package binds: its functions with their places, its loop variables, and all names."""
+
+    functions: list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]
+    loops: list[str]
+    names: list[str]
+
+
+@cache
+def bindings(package: str) -> Bindings:
+    """Collect them; a function is kept without its body, which takes the memory."""
+    bound = Bindings([], [], [])
     for path in python_files(package):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield path, node
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    bound.functions.append((str(path.relative_to(ROOT)), node))
+                case ast.For() | ast.comprehension():
+                    bound.loops += [name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)]
+                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                    bound.names.append(name)
+        for _, function in bound.functions:
+            function.body = []
+    return bound
 
 
 def entries(folder: Path) -> set[str]:
@@ -64,22 +85,6 @@ def entries(folder: Path) -> set[str]:
     packages = {path.name for path in folder.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
     modules = {path.name for path in folder.glob("*.py") if "_pb2" not in path.name}
     return packages | modules - {"__init__.py", "__main__.py"}
-
-
-def loop_variables(package: str) -> list[str]:
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in python_files(package))
-    loops = (
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.For | ast.comprehension)
-    )
-    return [name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name)]
-
-
-def bound_names(package: str) -> list[str]:
-    """List all names that are assigned, and parameters."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in python_files(package)]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    return assigned + [node.arg for node in nodes if isinstance(node, ast.arg)]
 
 
 def is_any(annotation: ast.expr | None) -> bool:
@@ -114,8 +119,8 @@ def test_files_and_functions_are_short_enough_to_be_read_at_once(package):
     if package == "tests":
         return
     long = {
-        f"{path.relative_to(ROOT)}:{function.name}"
-        for path, function in functions(package)
+        f"{path}:{function.name}"
+        for path, function in bindings(package).functions
         if function.end_lineno - function.lineno + 1 > FUNCTION_LINES
     }
     assert long - LONGER.keys() == set()
@@ -124,8 +129,8 @@ def test_files_and_functions_are_short_enough_to_be_read_at_once(package):
 @pytest.mark.parametrize("package", ANY)
 def test_public_functions_say_what_they_take_and_return(package):
     untyped = [
-        f"{path.relative_to(ROOT)}:{function.lineno} {function.name}"
-        for path, function in functions(package)
+        f"{path}:{function.lineno} {function.name}"
+        for path, function in bindings(package).functions
         if not function.name.startswith("_")
         for annotation in (
             function.returns,
@@ -138,13 +143,13 @@ def test_public_functions_say_what_they_take_and_return(package):
 
 @pytest.mark.parametrize("package", [*LINES, "bench", "tools"])
 def test_loop_variables_are_nouns_of_what_is_looped_over(package):
-    names = loop_variables(package)
+    names = bindings(package).loops
     pronouns = [name for name in names if name in PRONOUNS]
     assert 100 * len(pronouns) <= PRONOUN_PERCENT * len(names), f"{len(pronouns)} of {len(names)}"
 
 
 @pytest.mark.parametrize("package", BOUND_PERCENT)
 def test_names_are_nouns_of_what_they_hold(package):
-    names = bound_names(package)
+    names = bindings(package).names
     pronouns = [name for name in names if name in PRONOUNS | MORE_PRONOUNS]
     assert 100 * len(pronouns) <= BOUND_PERCENT[package] * len(names), f"{len(pronouns)} of {len(names)}"

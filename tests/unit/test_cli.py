@@ -155,7 +155,8 @@ def texts(node):
 def advised():
     """Yield every text that an error of the product advises, and where it is written."""
     for path in (path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "fix" in text or "resume" in text else ():
             if isinstance(node, ast.keyword) and node.arg in ("fix", "resume"):
                 yield from (
                     (f"{path.relative_to(ROOT)}:{node.value.lineno}", text) for text in texts(node.value)

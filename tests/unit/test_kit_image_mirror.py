@@ -9,6 +9,8 @@ from kitlib.jobs.torch_elastic import TorchElastic
 from kitlib.jobs.train_job import TrainJob
 from kitlib.k8s.images import mirrored
 
+from .objects import TRAINER
+
 HUB, QUAY = "registry.example/hub", "quay.io/coreos/etcd:v3.4.13"
 
 
@@ -36,7 +38,7 @@ def test_images_of_docker_hub_come_from_the_mirror_and_others_stay(image, expect
 def test_the_pods_of_jobs_are_pulled_from_it_with_its_secret(way, monkeypatch):
     monkeypatch.setenv("TRAINYARD_REGISTRY", HUB)
     monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mirror")
-    text = json.dumps(way("trainers/digits_elastic.py").objects)
+    text = json.dumps(way(TRAINER).objects)
     assert f'"image": "{HUB}/pytorch/pytorch' in text
     assert '"image": "pytorch' not in text
     assert '"imagePullSecrets": [{"name": "mirror"}]' in text
@@ -44,7 +46,7 @@ def test_the_pods_of_jobs_are_pulled_from_it_with_its_secret(way, monkeypatch):
 
 def test_the_store_that_is_not_the_trainers_image_has_the_secret_as_well(monkeypatch):
     monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mirror")
-    objects = TorchElastic("trainers/digits_elastic.py", rendezvous="etcd").objects
+    objects = TorchElastic(TRAINER, rendezvous="etcd").objects
     pods = [item for item in objects if item["kind"] == "Pod"]
     assert {pod["metadata"]["name"].endswith("-store") for pod in pods} == {True, False}
     assert all(pod["spec"]["imagePullSecrets"] == [{"name": "mirror"}] for pod in pods)

@@ -16,17 +16,18 @@ from kitlib.jobs.train_job import TrainJob
 from kitlib.k8s.pod_security import PodSecurity
 from trainyard_kit.elasticdl.parameter_server import ParameterServer
 
-DIGITS, ELASTIC = "trainers/digits_ddp.py", "trainers/digits_elastic.py"
+from .objects import TRAINER
+
 SERVED = "trainers/mnist_parameter_server.py"
 JOBS = {
-    "IndexedJob": lambda **more: IndexedJob(DIGITS, **more),
+    "IndexedJob": lambda **more: IndexedJob(TRAINER, **more),
     "IndexedJob that fetches": lambda **more: IndexedJob("s3://bucket/main.py", **more),
-    "PyTorchJob": lambda **more: PyTorchJob(DIGITS, **more),
-    "elastic PyTorchJob": lambda **more: PyTorchJob(ELASTIC, min_nodes=1, **more),
-    "TrainJob": lambda **more: TrainJob(DIGITS, **more),
-    "ElasticJob": lambda **more: ElasticJob(DIGITS, **more),
-    "TorchElastic": lambda **more: TorchElastic(ELASTIC, **more),
-    "TorchElastic by etcd": lambda **more: TorchElastic(ELASTIC, rendezvous="etcd", **more),
+    "PyTorchJob": lambda **more: PyTorchJob(TRAINER, **more),
+    "elastic PyTorchJob": lambda **more: PyTorchJob(TRAINER, min_nodes=1, **more),
+    "TrainJob": lambda **more: TrainJob(TRAINER, **more),
+    "ElasticJob": lambda **more: ElasticJob(TRAINER, **more),
+    "TorchElastic": lambda **more: TorchElastic(TRAINER, **more),
+    "TorchElastic by etcd": lambda **more: TorchElastic(TRAINER, rendezvous="etcd", **more),
     "ParameterServer": lambda **more: ParameterServer(
         SERVED, data="/data/mnist", volumes={"/data": "shared"}, **more
     ),
@@ -88,7 +89,7 @@ def test_the_job_of_a_dataset_is_restricted_and_follows_the_setting(monkeypatch)
     (spec,) = pod_specs(DatasetJob("digits", volume="shared").objects)
     assert list(violations(spec)) == []
     monkeypatch.setenv("TRAINYARD_RUN_AS_USER", "1000")
-    job = IndexedJob(DIGITS)
+    job = IndexedJob(TRAINER)
     (spec,) = pod_specs(job.objects)
     assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["fsGroup"]) == (1000, 1000)
     monkeypatch.setenv("TRAINYARD_RUN_AS_USER", "root")
@@ -99,7 +100,7 @@ def test_the_job_of_a_dataset_is_restricted_and_follows_the_setting(monkeypatch)
 @pytest.mark.parametrize("wrong", [-1, 2**31, "root", 1.5, True])
 def test_a_user_is_a_number(wrong):
     with pytest.raises(BadInput, match="run_as_user"):
-        IndexedJob(DIGITS, run_as_user=wrong)
+        IndexedJob(TRAINER, run_as_user=wrong)
 
 
 def test_a_user_that_no_image_knows_has_a_home_and_a_name():
@@ -108,16 +109,16 @@ def test_a_user_that_no_image_knows_has_a_home_and_a_name():
         env = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
         return env.get("HOME"), env.get("USER")
 
-    assert environment(IndexedJob(DIGITS)) == ("/tmp", "trainyard")
-    assert environment(IndexedJob(DIGITS, run_as_user=1000)) == (None, None), "its image knows it"
-    assert environment(IndexedJob(DIGITS, run_as_user=1_000_650_000)) == ("/tmp", "trainyard")
-    (trainer,) = (item for item in TrainJob(DIGITS).objects if item["kind"] == "TrainJob")
+    assert environment(IndexedJob(TRAINER)) == ("/tmp", "trainyard")
+    assert environment(IndexedJob(TRAINER, run_as_user=1000)) == (None, None), "its image knows it"
+    assert environment(IndexedJob(TRAINER, run_as_user=1_000_650_000)) == ("/tmp", "trainyard")
+    (trainer,) = (item for item in TrainJob(TRAINER).objects if item["kind"] == "TrainJob")
     names = [item["name"] for item in trainer["spec"]["trainer"]["env"]]
     assert names.count("HOME") == 1
 
 
 def test_where_the_namespace_chooses_the_user_none_is_set():
-    (spec,) = pod_specs([PodSecurity(None).apply(item) for item in IndexedJob(DIGITS).build()])
+    (spec,) = pod_specs([PodSecurity(None).apply(item) for item in IndexedJob(TRAINER).build()])
     assert list(violations(spec)) == []
     assert not {"runAsUser", "fsGroup", "fsGroupChangePolicy"} & set(spec["securityContext"])
 
@@ -133,7 +134,7 @@ def test_where_the_namespace_chooses_the_user_none_is_set():
     ids=str,
 )
 def test_a_patch_that_says_how_a_pod_runs_as_root_is_enough(context):
-    job = IndexedJob(DIGITS).patch({"spec": {"template": {"spec": context}}})
+    job = IndexedJob(TRAINER).patch({"spec": {"template": {"spec": context}}})
     (spec,) = pod_specs(job.objects)
     assert "runAsNonRoot" not in spec.get("securityContext", {})
     for container, patch in zip(spec["containers"], context.get("containers", [{}]), strict=True):
@@ -142,7 +143,7 @@ def test_a_patch_that_says_how_a_pod_runs_as_root_is_enough(context):
 
 def test_what_a_patch_sets_is_not_replaced():
     patch = {"spec": {"template": {"spec": {"securityContext": {"runAsUser": 7, "fsGroup": 8}}}}}
-    (spec,) = pod_specs(IndexedJob(DIGITS).patch(patch).objects)
+    (spec,) = pod_specs(IndexedJob(TRAINER).patch(patch).objects)
     assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["fsGroup"]) == (7, 8)
     assert list(violations(spec)) == []
 

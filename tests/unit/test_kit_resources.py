@@ -12,7 +12,7 @@ from kitlib.jobs.resources import NodeResources, check_room
 from . import objects
 from .objects import node
 
-DIGITS, SERVED = "trainers/digits_ddp.py", "trainers/mnist_parameter_server.py"
+SERVED = "trainers/mnist_parameter_server.py"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 WAYS = (kit.IndexedJob, kit.PyTorchJob, kit.TrainJob, kit.ElasticJob, kit.TorchElastic, kit.ParameterServer)
 
@@ -43,7 +43,7 @@ CPU_NODES = [node(cpu="3920m")] * 4
 def job_of(way, **arguments):
     if way is kit.ParameterServer:
         return way(SERVED, data="/data/mnist", volumes={"/data": "shared"}, name="lab", **arguments)
-    return way(DIGITS, name="lab", **arguments)
+    return way(objects.TRAINER, name="lab", **arguments)
 
 
 def containers_of(job):

@@ -7,6 +7,7 @@ from kitlib import config
 from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
 
+from . import objects
 from .cloud_like import CloudLike, ImageStore
 
 
@@ -16,18 +17,18 @@ class Elsewhere(CloudLike):
 
 @pytest.fixture
 def job():
-    return kit.IndexedJob("trainers/digits_ddp.py")
+    return kit.IndexedJob(objects.TRAINER)
 
 
 @pytest.fixture(params=["a job", "a parameter server", "a dataset", "TorchElastic"])
 def each_job(request):
     return {
-        "a job": lambda: kit.IndexedJob("trainers/digits_ddp.py"),
+        "a job": lambda: kit.IndexedJob(objects.TRAINER),
         "a parameter server": lambda: kit.ParameterServer(
             "trainers/mnist_parameter_server.py", data="/data/mnist", volumes={"/data": "shared"}
         ),
         "a dataset": lambda: DatasetJob("digits", volume="shared"),
-        "TorchElastic": lambda: kit.TorchElastic("trainers/digits_elastic.py"),
+        "TorchElastic": lambda: kit.TorchElastic(objects.TRAINER),
     }[request.param]()
 
 
@@ -62,12 +63,12 @@ def test_other_images_and_other_clusters_are_not_remembered():
 
 def test_an_image_that_is_named_wins(job, monkeypatch):
     cluster = CloudLike()
-    named = kit.IndexedJob("trainers/digits_ddp.py", image="registry.example/mine:1")
+    named = kit.IndexedJob(objects.TRAINER, image="registry.example/mine:1")
     assert named.bind(cluster).image == "registry.example/mine:1"
     kit.build_image(cluster=cluster)
     assert named.bind(cluster).image == "registry.example/mine:1"
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/ours:1")
-    assert kit.IndexedJob("trainers/digits_ddp.py").bind(cluster).image == "registry.example/ours:1"
+    assert kit.IndexedJob(objects.TRAINER).bind(cluster).image == "registry.example/ours:1"
     assert cluster.trainer_image() == "registry.example/ours:1"
 
 

@@ -7,6 +7,7 @@ an expression, its beginning, then what it repeats many times, then what it does
 import ast
 import importlib
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
@@ -32,7 +33,7 @@ PACKAGES = (
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 # Characters that a repetition is pumped with, where it takes them.
 LETTERS = "a0A -_.,:;/([{<=|\"'\t\x1b\\%Z9~é\n"
-MANY, SECONDS = 50_000, 0.4  # quadratic in so many characters is many seconds
+MANY, SECONDS = 25_000, 0.3  # quadratic in so many characters is many seconds
 # Their text is short, or the reader's own; each with where that is.
 OTHERWISE = {
     "kitlib/causes/known_errors.py": "a text is cut at its LONGEST",
@@ -160,18 +161,26 @@ def sources() -> str:
     )
 
 
+@cache
+def assigned(path: str) -> dict[str, list[str]]:
+    """Map the calls in a module to the names that get their results."""
+    names = defaultdict(list)
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            names[ast.dump(node.value)].append(ast.unparse(node.targets[0]).rpartition(".")[2])
+    return names
+
+
 def uses(call: ast.Call, path: str) -> set[str]:
     """Name the methods by which an expression is used."""
     method = call.func.attr  # type: ignore[attr-defined]
     if method != "compile":
         return {method}
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and ast.unparse(node.value) == ast.unparse(call):
-            name = ast.unparse(node.targets[0]).rpartition(".")[2]
-            method = re.compile(rf"\b{name}\.(match|fullmatch|search|sub|findall|finditer|split)\b")
-            source = (ROOT / path).read_text(encoding="utf-8")
-            if calls := set(method.findall(source)) or set(method.findall(sources())):
-                return calls
+    for name in assigned(path).get(ast.dump(call), ()):
+        used = re.compile(rf"\b{name}\.(match|fullmatch|search|sub|findall|finditer|split)\b")
+        source = (ROOT / path).read_text(encoding="utf-8")
+        if calls := set(used.findall(source)) or set(used.findall(sources())):
+            return calls
     return {"search"}
 
 
