@@ -6,6 +6,7 @@ spent (processor time of this process) has an allowance that refills. Not here: 
 
 import errno
 import logging
+import os
 import resource
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ MAX_FLOWS, MIN_FLOWS = 8192, 64
 REMEMBERED_NAMESPACES = 4096
 # In the cluster's directory.
 POD_NAMESPACES = "pod-namespaces"
+MAX_ADDED = 1024  # lines of that file, before it is written anew
 
 
 class PodNamespaces:
@@ -35,17 +37,34 @@ class PodNamespaces:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._namespaces: dict[str, str] = {}
+        self._added = MAX_ADDED
 
     def add(self, address: str, namespace: str) -> None:
         """Record the address of a pod before its containers start."""
         if self._namespaces.get(address) != namespace:
             self._namespaces[address] = namespace
             if self._file:
-                lines = (f"{address} {namespace}\n" for address, namespace in self._namespaces.items())
                 try:
-                    write_private(self._file, "".join(lines))
+                    self._write(self._file, address)
                 except OSError as error:  # a full disk: the gateway counts the pod by itself
+                    self._added = MAX_ADDED
                     log.warning("the namespace of %s is not recorded: %s", address, error)
+
+    def _write(self, file: Path, address: str) -> None:
+        """Append the line of an address, the last of which counts; replace the file when it is long."""
+        if self._added >= MAX_ADDED:
+            lines = (f"{address} {namespace}\n" for address, namespace in self._namespaces.items())
+            write_private(file, "".join(lines))
+            self._added = 0
+            return
+        self._added += 1
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, f"{address} {self._namespaces[address]}\n".encode())
+            # The gateway reads it again when its time has changed; the kernel's has a resolution of 4 ms.
+            os.utime(descriptor, ns=(time.time_ns(), time.time_ns()))
+        finally:
+            os.close(descriptor)
 
     def of(self, address: str) -> str:
         return self._namespaces.get(address, address)

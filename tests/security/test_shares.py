@@ -18,6 +18,7 @@ from dnslib import QTYPE, RR, A, DNSRecord
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images import image_manager
 from localkube.kubelet.images.image_manager import ImageManager
+from localkube.network import fair_shares
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.fair_datagrams import FairDatagrams
@@ -44,6 +45,20 @@ def two_namespaces():
 
 def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_gateway_finds_the_last_namespace_of_an_address_and_a_new_time_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(fair_shares, "MAX_ADDED", 2)
+    file, times, sizes = tmp_path / "namespaces", set(), []
+    file.write_text("10.244.9.9 of-an-earlier-kubelet\n")
+    namespaces = PodNamespaces(file)
+    for address, namespace in ((ADA, "ada"), (BOB, "bob"), (BOB, "bob"), (ADA, "eve"), (BOB, "ada")):
+        namespaces.add(address, namespace)
+        lines = [line.split() for line in file.read_text().splitlines()]
+        assert dict(lines)[address] == namespaces.of(address) == namespace
+        times.add(file.stat().st_mtime_ns)
+        sizes.append(len(lines))
+    assert (len(times), sizes) == (4, [1, 2, 2, 3, 2])
 
 
 # Counts.
