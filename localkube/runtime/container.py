@@ -4,6 +4,7 @@ Standard library only: ``init.py`` runs it with ``python -S``, and the forkserve
 """
 
 import base64
+import contextlib
 import errno
 import fcntl
 import json
@@ -21,7 +22,7 @@ from localkube.runtime.container_spec import (
     ProcessSpec,
     UserSpec,
 )
-from localkube.runtime.processes import set_oom_score
+from localkube.runtime.processes import set_oom_score, write_file
 from localkube.runtime.rootfs import build_root, enter_root
 from localkube.runtime.syscalls import (
     CLONE_NEWNS,
@@ -36,6 +37,7 @@ from localkube.runtime.syscalls import (
 )
 from localkube.runtime.user_namespace import limit_processes, limit_resources, new_user_namespace
 
+SIGNALS = tuple(map(int, signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 NEW_NAMESPACES = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID}
 
 
@@ -185,10 +187,10 @@ def _device_groups(devices: Iterable[str]) -> list[int]:
     """The groups of devices that other users cannot open, such as ``render``."""
     stats = []
     for path in devices:
-        if os.path.isdir(path):
-            stats += [entry.stat() for entry in os.scandir(path)]
-        elif os.path.exists(path):
-            stats.append(os.stat(path))
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            is_directory = stat.S_ISDIR(status.st_mode)
+            stats += [entry.stat() for entry in os.scandir(path)] if is_directory else [status]
     return sorted(
         {
             status.st_gid
@@ -199,7 +201,7 @@ def _device_groups(devices: Iterable[str]) -> list[int]:
 
 
 def report_pid(writer: int, pid: int) -> None:
-    os.write(writer, json.dumps({"pid": pid}).encode() + b"\n")
+    os.write(writer, b'{"pid": %d}\n' % pid)
 
 
 def become(
@@ -261,14 +263,12 @@ def become(
 
 def _become_root() -> None:
     """Take the ids of the user namespace's root, unless its only id has another number."""
-    if _has_id(0):
+    try:
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-
-
-def _has_id(uid: int) -> bool:
-    with open("/proc/self/uid_map") as file:
-        return any(int(first) <= uid < int(first) + int(size) for first, _, size in map(str.split, file))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def _become_user(user: UserSpec) -> None:
@@ -299,8 +299,7 @@ def enter_limits(spec: ContainerSpec) -> None:
     linux = spec.linux
     set_oom_score(spec.process.oom_score_adj)
     for path in linux.cgroups_path:
-        with open(path, "w") as file:
-            file.write("0")
+        write_file(path, b"0")
     if linux.cpus:
         os.sched_setaffinity(0, map(int, linux.cpus.split(",")))
 
@@ -308,7 +307,7 @@ def enter_limits(spec: ContainerSpec) -> None:
 def reset_signals() -> None:
     """Give every signal its default action and block none, as a new program expects."""
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in SIGNALS:
         if signal.getsignal(number) not in (None, signal.SIG_DFL):
             signal.signal(number, signal.SIG_DFL)
     reset_reserved_signals()

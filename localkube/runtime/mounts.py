@@ -12,6 +12,7 @@ import os
 import stat
 from dataclasses import dataclass, field
 
+from localkube.runtime.messages import close_all
 from localkube.runtime.path_resolution import EXACT, HANDLE, IN_ROOT, Identity, Resolution, location
 from localkube.runtime.syscalls import (
     MOUNT_ATTR_NODEV,
@@ -45,7 +46,7 @@ class ContainerRoot:
         user_namespace: The pod's.
         hidden: Directories that are covered also in mounts with the option ``masked``: their paths on the
             machine, and their inodes.
-        volumes: The mount points of bind mounts.
+        volumes: Descriptors of the mount points of bind mounts.
         covers: Descriptors of new file systems' mounts, and whether each becomes read-only at the end.
     """
 
@@ -53,7 +54,7 @@ class ContainerRoot:
     owner: int = 0
     user_namespace: int | None = None
     hidden: tuple[tuple[str, Identity], ...] = ()
-    volumes: list[str] = field(default_factory=list)
+    volumes: list[int] = field(default_factory=list)
     covers: list[tuple[int, bool]] = field(default_factory=list)
 
     def tmpfs(self, attributes: int, *options: str) -> int:
@@ -96,7 +97,7 @@ class ContainerRoot:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 self._show(name, original, cover)
-        in_volume = any(f"{place}/".startswith(f"{volume}/") for volume in self.volumes)
+        in_volume = any(f"{place}/".startswith(f"{location(volume)}/") for volume in self.volumes)
         self.covers.append((os.dup(cover), in_volume))
         return cover
 
@@ -128,6 +129,7 @@ class ContainerRoot:
             if is_read_only:
                 restrict(descriptor, READ_ONLY, recursive=False)
             os.close(descriptor)
+        close_all(self.volumes)
         if readonly:
             restrict(self.directory, READ_ONLY, recursive=False)
         os.close(self.directory)

@@ -166,8 +166,17 @@ def protect() -> None:
 
 def set_oom_score(score: int) -> None:
     """Set a container's OOM score, above that of the cluster's processes if theirs could not be lowered."""
-    with open(OOM_SCORE) as file:
-        own = int(file.read())
+    descriptor = os.open(OOM_SCORE, os.O_RDONLY | os.O_CLOEXEC)
+    own = int(os.read(descriptor, 64))
+    os.close(descriptor)
     least = score if own <= CLUSTER_SCORE else own + SCORE_DISTANCE
-    with open(OOM_SCORE, "w") as file:
-        file.write(str(min(max(score, least), HIGHEST_SCORE)))
+    write_file(OOM_SCORE, b"%d" % min(max(score, least), HIGHEST_SCORE))
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Write a file of the kernel in one system call: a file object costs a start twenty pages of memory."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)

@@ -197,9 +197,10 @@ def _show_directories_of_host(root: ContainerRoot, spec: ContainerSpec) -> None:
     covered = {entry.destination.strip("/") for entry in spec.mounts if not os.path.islink(entry.destination)}
     for name in sorted(set(os.listdir(spec.root.path)) - covered - OWN_DIRECTORIES):
         source = os.path.join(spec.root.path, name)
-        if os.path.islink(source):
+        kind = os.lstat(source).st_mode
+        if stat.S_ISLNK(kind):
             os.symlink(os.readlink(source), name, dir_fd=root.directory)
-        elif os.path.isdir(source):
+        elif stat.S_ISDIR(kind):
             os.mkdir(name, dir_fd=root.directory)
             _bind_read_only(source, root.directory, name)
     for name in OWN_MOUNTS:
@@ -259,10 +260,12 @@ def _make_devices(root: ContainerRoot, devices: Iterable[str]) -> None:
     with closing(EXACT.open(root.directory, "dev")) as place:
         move_mount(directory, place)
     for path in devices:
-        if os.path.exists(path):
-            name = os.path.basename(path)
-            root.create(name, inside=directory, is_file=not os.path.isdir(path))
-            attach(clone(path), directory, name=name)
+        try:
+            kind, name = os.stat(path).st_mode, os.path.basename(path)
+        except OSError:
+            continue
+        root.create(name, inside=directory, is_file=not stat.S_ISDIR(kind))
+        attach(clone(path), directory, name=name)
     for name, link in DEVICE_LINKS.items():
         os.symlink(link, name, dir_fd=directory)
     for name in ("pts", "shm"):
@@ -296,18 +299,18 @@ def _bind(entry: MountSpec, root: ContainerRoot) -> None:
     avoided = frozenset(inode for _, inode in hidden) if hidden else frozenset()
     with opened(entry.source, *entry.subpaths, hidden=avoided) as source:
         kind = os.fstat(source).st_mode
-        with _target(entry, root, is_file=not stat.S_ISDIR(kind)) as target:
-            tree = clone(source, root.user_namespace if "idmap" in entry.options else None)
-            is_device = stat.S_ISCHR(kind) or stat.S_ISBLK(kind)
-            attributes = MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_NODEV)
-            read_only = [(attributes | MOUNT_ATTR_RDONLY, "rro" in entry.options)] if entry.readonly else []
-            root.volumes.append(location(target))
-            if not hidden:
-                attach(tree, target, (attributes, True), *read_only)
-                return
-            with closing(os.dup(tree)) as shown:
-                attach(tree, target, (attributes, True), *read_only)
-                _mask_within(location(source), shown, hidden)
+        target = _target(entry, root, is_file=not stat.S_ISDIR(kind)).descriptor
+        root.volumes.append(target)
+        tree = clone(source, root.user_namespace if "idmap" in entry.options else None)
+        is_device = stat.S_ISCHR(kind) or stat.S_ISBLK(kind)
+        attributes = MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_NODEV)
+        read_only = [(attributes | MOUNT_ATTR_RDONLY, "rro" in entry.options)] if entry.readonly else []
+        if not hidden:
+            attach(tree, target, (attributes, True), *read_only)
+            return
+        with closing(os.dup(tree)) as shown:
+            attach(tree, target, (attributes, True), *read_only)
+            _mask_within(location(source), shown, hidden)
 
 
 def _target(entry: MountSpec, root: ContainerRoot, *, is_file: bool) -> closing:

@@ -48,6 +48,9 @@ DEFAULT_CAPABILITIES = tuple(f"CAP_{name}" for name in _DEFAULT.split())
 LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Found here, so that no fork has to.
+for _name in ("syscall", "prctl", "capset", "setns", "unshare", "mount", "umount2", "setfsgid", "setfsuid"):
+    getattr(_libc, _name, None)
 # Calls that hold the GIL, as a fork must.
 _with_lock, _python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
 if os.uname().machine == "aarch64":

@@ -39,7 +39,7 @@ def removal(path: Path) -> Iterator[None]:
             problems.append(error)
 
     with contextlib.suppress(FileNotFoundError):
-        for entry in walk(path, unlock=True, failed=keep):
+        for entry in walk(path, remove=True, failed=keep):
             _remove(entry, keep)
             yield
         try:
@@ -102,28 +102,28 @@ class _Level:
 
 
 def walk(
-    top: Path, *, unlock: bool = False, failed: Callable[[OSError], None] = lambda error: None
+    top: Path, *, remove: bool = False, failed: Callable[[OSError], None] = lambda error: None
 ) -> Iterator[Entry]:
     """Yield each entry below ``top``, a directory after its entries.
 
     It returns to a parent by "..", and checks that this is the directory from which it came.
 
     Args:
-        unlock: Set missing permissions of this user's directories.
+        remove: For a removal: set missing permissions of this user's directories, and remove empty ones.
         failed: Called for each directory that cannot be entered.
 
     Raises:
         OSError: ``top`` cannot be entered, or a directory was moved meanwhile.
     """
-    here = _entered(os.fspath(top), None, unlock)
+    here = _entered(os.fspath(top), None, remove)
     levels = [_level(os.fspath(top), here)]
     try:
         while True:
             name, is_directory = next(levels[-1].entries, ("", False))
             entry = Entry(here, name, is_directory, levels)
-            if name and is_directory:
+            if name and is_directory and not (remove and _remove_empty(name, here)):
                 try:
-                    below = _entered(name, here, unlock)
+                    below = _entered(name, here, remove)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -182,6 +182,15 @@ def _level(name: str, descriptor: int) -> _Level:
 def _identity(descriptor: int) -> tuple[int, int]:
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
+
+
+def _remove_empty(name: str, directory: int) -> bool:
+    """Remove a directory if it is empty, which takes a tenth of the calls that it takes to look into it."""
+    try:
+        os.rmdir(name, dir_fd=directory)
+    except OSError:
+        return False
+    return True
 
 
 def _remove(entry: Entry, failed: Callable[[OSError], None]) -> None:

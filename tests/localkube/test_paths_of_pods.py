@@ -51,7 +51,7 @@ BY_PATH = {
     "kubelet/volumes/provisioner.py": 2,
     "kubelet/volumes/volume_manager.py": 5,
     "runtime/client.py": 1,
-    "runtime/container.py": 3,
+    "runtime/container.py": 1,
     "runtime/init.py": 2,
     "runtime/messages.py": 2,
     "runtime/mounts.py": 4,
