@@ -22,7 +22,7 @@ from localkube.errors import ApiError
 log = logging.getLogger(__name__)
 
 QUEUE, QUEUE_OF_NAMESPACE = 5000, 1250
-CACHE_ENTRIES = 4096  # as in the kubelet
+CACHE_ENTRIES = 4096  # objects; in the kubelet, Events
 BURST, PER_SECOND = 25, 12.5  # a quarter of a kubelet's: this machine does other work, too
 SETTLE_SECONDS = 0.05
 MESSAGE_CHARACTERS = 1024
@@ -56,14 +56,13 @@ class RateLimiter:
         return not delay
 
 
-class Lru(OrderedDict[tuple[str, ...], Any]):
-    """The newest ``CACHE_ENTRIES`` entries."""
+@dataclass
+class _ObjectEvents:
+    """The Events of one object so far: their rate, the messages of similar ones, and those that were sent."""
 
-    def __setitem__(self, key: tuple[str, ...], value: object) -> None:
-        super().__setitem__(key, value)
-        self.move_to_end(key)
-        if len(self) > CACHE_ENTRIES:
-            self.popitem(last=False)
+    pace: dict[tuple[str, ...], RateLimiter] = field(default_factory=dict)
+    similar: dict[tuple[str, ...], tuple[set[str], float]] = field(default_factory=dict)
+    posted: dict[tuple[str, ...], tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,45 +81,49 @@ class EventCorrelator:
 
     clock: Callable[[], float] = time.monotonic
     burst: int = SPAM_BURST
-    _pace: Lru = field(default_factory=Lru)
-    _similar: Lru = field(default_factory=Lru)
-    _posted: Lru = field(default_factory=Lru)
+    _objects: OrderedDict[str, _ObjectEvents] = field(default_factory=OrderedDict)  # by uid, the newest last
 
     def admit(self, body: Mapping[str, Any]) -> bool:
         """Check whether an Event of this object may be sent at all."""
         key = (*_object_of(body), body["type"])
-        pace = self._pace[key] = self._pace.get(key) or RateLimiter(
-            self.burst, SPAM_PER_SECOND, clock=self.clock
-        )
-        return pace.try_take()
+        pace = self._object(key).pace
+        if key not in pace:
+            pace[key] = RateLimiter(self.burst, SPAM_PER_SECOND, clock=self.clock)
+        return pace[key].try_take()
 
     def correlate(self, body: Mapping[str, Any]) -> Occurrence:
         """Combine an Event with those like it, and count it."""
         now = self.clock()
         key = (*_object_of(body), body["type"], body["reason"])
-        messages, then = self._similar.get(key, (set(), now))
+        known = self._object(key)
+        messages, then = known.similar.get(key, (set(), now))
         if now - then > SIMILAR_SECONDS:
             messages = set()
         message = body["message"]
         messages.add(message)
-        self._similar[key] = messages, now
+        known.similar[key] = messages, now
         if len(messages) >= SIMILAR_EVENTS:
             messages.pop()
             message = (COMBINED + message)[:MESSAGE_CHARACTERS]
         else:
             key = (*key, body["involvedObject"].get("fieldPath", ""), message)
-        name, count = self._posted.get(key, ("", 0))
+        name, count = known.posted.get(key, ("", 0))
         return Occurrence(message, count + 1, name, key)
 
     def posted(self, occurrence: Occurrence) -> None:
         """Record an Event that the API server has accepted."""
-        self._posted[occurrence.key] = occurrence.name, occurrence.count
+        self._object(occurrence.key).posted[occurrence.key] = occurrence.name, occurrence.count
 
     def forget(self, uid: str) -> None:
         """Forget a deleted object."""
-        for entries in (self._pace, self._similar, self._posted):
-            for key in [key for key in entries if key[0] == uid]:
-                del entries[key]
+        self._objects.pop(uid, None)
+
+    def _object(self, key: tuple[str, ...]) -> _ObjectEvents:
+        known = self._objects.setdefault(key[0], _ObjectEvents())
+        self._objects.move_to_end(key[0])
+        if len(self._objects) > CACHE_ENTRIES:
+            self._objects.popitem(last=False)
+        return known
 
 
 def _object_of(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -196,7 +199,7 @@ class EventRecorder:
             body = self._next()
             # The pod's status goes first.
             await asyncio.sleep(max(pace.wait(), 0 if self._queues else SETTLE_SECONDS))
-            if self._give_way and self._size() < BURST:
+            if self._give_way and self._size() < QUEUE_OF_NAMESPACE // 2:
                 await self._give_way()
             try:
                 await self._post(body)

@@ -58,6 +58,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "dri", "i
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
+FEW_VARIABLES = 64  # declared ones and Services: a container whose variables are computed at once
 MAX_KEYS = 1 << 17  # of the objects that a container's variables name: they are in memory at a time
 TORCHRUN_AT = "/torchrun"  # and an interpreter's torchrun, where the cache has it
 APPLETS_AT = "/busybox"  # where every user of a container finds what stands in for BusyBox's programs
@@ -260,7 +261,7 @@ class ContainerStart:
     async def _declared(self) -> dict[str, str]:
         """Build the variables that the pod declares, and those of Services."""
         runtime, pod, settings = self.runtime, self.pod, self.node.settings
-        configmaps, secrets = references(self.container)
+        (configmaps, secrets), files = references(self.container), env_files(self.container)
         async with OBJECTS.turn() if configmaps or secrets else contextlib.nullcontext():
             existing = {
                 "configmaps": await _existing(runtime.objects.configmap, pod, configmaps),
@@ -280,6 +281,9 @@ class ContainerStart:
                     **existing,
                 )
 
+            is_short = len(self.container.get("env") or ()) + len(services) <= FEW_VARIABLES
+            if is_short and not existing["configmaps"] and not existing["secrets"] and not files:
+                return declare()
             return await TEXTS.call(declare)
 
     def _base_environment(self, hostname: str, image: ResolvedImage, user: UserSpec) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What pods keep on the disk: where it is, and how it goes when a container or the pod has ended."""
 
+import itertools
 import logging
 import os
 import re
@@ -62,16 +63,13 @@ class PodFiles:
     async def remove_files(self, uid: str) -> None:
         """Remove all that a pod has left; what cannot be removed is named in the log, and stays."""
         await self.starting.give_way()
+        self.volumes.forget(uid)
+        removals = (removal(directory / uid) for directory in (self.pods, self.tmpfs))
         try:
-            await self.volumes.remove(uid)
+            await WALKS.walk(itertools.chain(self.volumes.unmounting(uid), *removals))
         except OSError as error:
-            log.warning("a volume of pod %s is left: %s", uid, error)
-        for directory in (self.pods / uid, self.tmpfs / uid):
-            try:
-                await self._remove(directory)
-            except OSError as error:
-                log.warning("files of pod %s are left: %s", uid, error)
-                return
+            log.warning("files of pod %s are left: %s", uid, error)
+            return
         self.ids.release(uid)
         self.images.forget(uid)
 

@@ -153,7 +153,7 @@ class PodManager:
         for uid in lost:
             await self._client.call("delete_pod", pod=uid)
             await self._sandboxes.remove(uid)
-            await self._volumes.lose_memory(uid)
+            await WALKS.walk(self._volumes.unmounting(uid))
             with contextlib.suppress(OSError):  # removed with the pod, or by the next kubelet
                 await WALKS.walk(removal(self._files.tmpfs / uid))
 

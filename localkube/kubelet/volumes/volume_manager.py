@@ -36,7 +36,7 @@ from localkube.kubelet.work_pools import OBJECTS, TEXTS, WALKS
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import MountSpec
 from localkube.runtime.path_resolution import Identity, Resolution, opened
-from localkube.runtime.trees import removal
+from localkube.runtime.trees import removal, remove_tree
 
 Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
@@ -177,25 +177,31 @@ class VolumeManager:
         """Remove a terminated pod's files from the API, and release their space."""
         uid = pod["metadata"]["uid"]
         for spec in [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]:
-            if (directory := self._directory(pod, spec)).is_dir():
-                await WALKS.walk(removal(directory))
+            if self.shares.of_pod(uid) > LARGE:
+                await WALKS.walk(removal(self._directory(pod, spec)))
+            else:
+                remove_tree(self._directory(pod, spec))
         self._credentials.forget(uid)
         self.shares.forget(uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the pod's volumes, except those of claims and of the host. Safe to repeat."""
+        self.forget(uid)
+        removals = (removal(root / uid / "volumes") for root in (self._pods, self._tmpfs))
+        await WALKS.walk(itertools.chain(self.unmounting(uid), *removals))
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod whose files the caller removes."""
         self._credentials.forget(uid)
         self.shares.forget(uid)
         self.claims.forget(uid)
-        for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
-            if directory.is_dir():
-                await WALKS.walk(_deletion(directory))
 
-    async def lose_memory(self, uid: str) -> None:
-        """Unmount the pod's tmpfs volumes, because its node was stopped."""
-        for directory in (self._pods / uid / "volumes").glob("*"):
-            if directory.is_mount():
-                await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
+    def unmounting(self, uid: str) -> Iterator[None]:
+        """Unmount the pod's volumes, one by one."""
+        for volume in (self._pods / uid / "volumes").glob("*"):
+            if volume.is_mount():
+                syscalls.unmount(os.fspath(volume))
+            yield
 
     async def _guarded(self, spec: Object, work: Any) -> Any:
         try:
@@ -489,10 +495,3 @@ def _memory_size(pod: Object, spec: Object) -> int | None:
     if all(limits):
         sizes.append(sum(whole(limit) for limit in limits))
     return min(sizes) if sizes else None
-
-
-def _deletion(directory: Path) -> Iterator[None]:
-    for volume in directory.iterdir():
-        if volume.is_mount():
-            syscalls.unmount(os.fspath(volume))
-    yield from removal(directory)
