@@ -95,9 +95,11 @@ def _report() -> None:
         listed = subprocess.run(
             ["go", "list", "-m", "-f", "{{.Dir}}", module], cwd=CONTROL_PLANE, capture_output=True, text=True
         )
-        for name, (text, _) in files.items() if listed.returncode == 0 else ():
-            if (Path(listed.stdout.strip()) / name).read_text(encoding="utf-8").count(text) != 1:
-                print(f"overlay: not once in {module}/{name}: {text}")
+        for name, replacements in files.items() if listed.returncode == 0 else ():
+            upstream = (Path(listed.stdout.strip()) / name).read_text(encoding="utf-8")
+            for text in replacements:
+                if upstream.count(text) != 1:
+                    print(f"overlay: not once in {module}/{name}: {text}")
     old = KUBERNETES.removeprefix("v")
     subprocess.run(["git", "grep", "-nF", old, "--", ":!*.sum", ":!*.ipynb"], cwd=ROOT, check=False)
 

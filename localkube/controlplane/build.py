@@ -62,6 +62,7 @@ OVERLAID = (
     "k8s.io/kubernetes",
     "k8s.io/apiserver",
     "k8s.io/controller-manager",
+    "k8s.io/kube-aggregator",
     "go.etcd.io/etcd/server/v3",
 )
 

@@ -3,9 +3,10 @@
 A few files of upstream bring hundreds of packages into the build: helpers of tests that are compiled into
 the programs, and a function of the kubelet's that a controller borrows. `build` passes over them. What takes
 their place, or adapts an operator's library to the Kubernetes libraries of the control plane, is in the
-folder ``overlay``, by the path that it has upstream. In a few files one expression is replaced: components
-that waited for whole seconds at their start or at the end of a Job, and operators that look for their
-certificates in ``/tmp``. No further file differs from what go.sum pins.
+folder ``overlay``, by the path that it has upstream. In a few files an expression is replaced: components
+that waited for whole seconds at their start or at the end of a Job, an API server that described itself
+before anybody asked, and operators that look for their certificates in ``/tmp``. No further file differs
+from what go.sum pins.
 """
 
 import json
@@ -28,7 +29,7 @@ OMITTED: Mapping[str, Sequence[str]] = {
     # It describes a type that the Kubernetes libraries no longer have, to a generator of documents alone.
     "github.com/kubeflow/trainer/v2": ("pkg/apis/trainer/v1alpha1/zz_generated.openapi.go",),
 }
-_CERTIFICATES = ("CertDir:        certDir,", 'CertDir: os.TempDir() + certDir[len("/tmp"):],')
+_CERTIFICATES = {"CertDir:        certDir,": 'CertDir: os.TempDir() + certDir[len("/tmp"):],'}
 # Upstream asks a second later, and again each second, whether its own server answers yet.
 _SOON = ("wait.Poll(1*time.Second,", "wait.PollImmediate(20*time.Millisecond,")
 _COUNTED = "\t\tjm.enqueueSyncJobBatched(logger, job)\n"
@@ -46,36 +47,58 @@ _ORPHAN = """\
 	// Otherwise, it's an orphan.
 	// Clean the finalizer.
 	if hasJobTrackingFinalizer(curPod)"""
-# By module and file, an expression and what takes its place.
-EDITED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+_LOCAL = "\t\ts.AddUpdateAPIService(handler, &localAPIService)\n"
+_MANY_NAMES = "for key := range s.apiServiceInfo {\n"
+# By module and file, expressions and what takes their place.
+EDITED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     # The only member elects itself once it has applied its log, and not up to a second later.
     "go.etcd.io/etcd/server/v3": {
-        "etcdserver/server.go": (
-            "ticks := s.Cfg.ElectionTicks - 1",
-            "ticks := 1\n"
+        "etcdserver/server.go": {
+            "ticks := s.Cfg.ElectionTicks - 1": "ticks := 1\n"
             "for s.getLead() == 0 && s.ctx.Err() == nil { s.r.tick(); time.Sleep(time.Millisecond) }",
-        )
+        }
+    },
+    "k8s.io/apiserver": {
+        # Documents for `kubectl explain` and the like are made when somebody asks for them.
+        "pkg/admission/plugin/policy/mutating/patch/typeconverter.go": {
+            "type typeConverterManager struct {": "type typeConverterManager struct {\n\tonUse",
+            "wait.PollUntilContextCancel(ctx,": "t.poll(ctx, wait.PollUntilContextCancel,",
+            "gv := gvk.GroupVersion()": "t.use()\n\tgv := gvk.GroupVersion()",
+        },
+        "pkg/server/genericapiserver.go": {
+            ".InstallV2(": ".InstallV2OnRequest(s.delegationTarget.NextDelegate() == nil, ",
+            ".InstallV3(": ".InstallV3OnRequest(",
+        },
+        "pkg/server/options/serving_with_loopback.go": {
+            "certutil.GenerateSelfSignedCertKeyWithOptions(": "selfSigned(",
+        },
     },
     "k8s.io/controller-manager": {
-        "app/helper.go": ("wait.PollImmediate(time.Second,", "wait.PollImmediate(20*time.Millisecond,")
+        "app/helper.go": {"wait.PollImmediate(time.Second,": "wait.PollImmediate(20*time.Millisecond,"}
+    },
+    "k8s.io/kube-aggregator": {
+        "pkg/controllers/openapiv3/aggregator/aggregator.go": {
+            f"{_LOCAL}\t\ts.UpdateAPIServiceSpec(apiServiceName)\n": _LOCAL,
+            _MANY_NAMES: f"{_MANY_NAMES}\t\tif IsLocalAPIService(key) {{ continue }}\n",
+            "merged := s.getOpenAPIV3Root()": "s.updateLocal()\n\tmerged := s.getOpenAPIV3Root()",
+            "r *http.Request) {\n\ts.rwMutex": "r *http.Request) {\n\ts.updateLocal()\n\ts.rwMutex",
+        }
     },
     "k8s.io/kubernetes": {
         # A pod's success is counted at once; a failure, as upstream, with what else happens within a second:
         # the other pods, which are then deleted, have reported by that time.
-        "pkg/controller/job/job_controller.go": (_COUNTED + _ORPHAN, _COUNTED_SOON + _ORPHAN),
-        "pkg/registry/rbac/rest/storage_rbac.go": (
-            f"err := {_SOON[0]}",
-            f"if rolesAreKnown() {{ return nil }}\nerr := {_SOON[1]}",
-        ),
-        "pkg/registry/scheduling/rest/storage_scheduling.go": _SOON,
+        "pkg/controller/job/job_controller.go": {_COUNTED + _ORPHAN: _COUNTED_SOON + _ORPHAN},
+        "pkg/registry/rbac/rest/storage_rbac.go": {
+            f"err := {_SOON[0]}": f"if rolesAreKnown() {{ return nil }}\nerr := {_SOON[1]}",
+        },
+        "pkg/registry/scheduling/rest/storage_scheduling.go": dict([_SOON]),
     },
     # In plain mode, a statically linked program sees no /tmp but the host's.
     "github.com/kubeflow/training-operator": {"pkg/cert/cert.go": _CERTIFICATES},
     "github.com/kubeflow/trainer/v2": {
-        "pkg/util/cert/cert.go": (
-            'certDir = "/tmp/k8s-webhook-server',
-            'certDir = os.TempDir() + "/k8s-webhook-server',
-        )
+        "pkg/util/cert/cert.go": {
+            'certDir = "/tmp/k8s-webhook-server': 'certDir = os.TempDir() + "/k8s-webhook-server',
+        }
     },
     "sigs.k8s.io/jobset": {"pkg/util/cert/cert.go": _CERTIFICATES},
 }
@@ -118,11 +141,12 @@ def lay(
             replaced |= {str(link / path.relative_to(link)): "" for path in link.glob(pattern)}
         for path in (ADDED / module).rglob("*.go"):
             replaced[str(link / path.relative_to(ADDED / module))] = str(path)
-        for file, (before, after) in EDITED.get(module, {}).items():
+        for file, replacements in EDITED.get(module, {}).items():
             edited = aside / "edited" / f"{module}/{file}".replace("/", "-")
-            edited.write_text(
-                _replace((link / file).read_text(encoding="utf-8"), before, after), encoding="utf-8"
-            )
+            text = (link / file).read_text(encoding="utf-8")
+            for before, after in replacements.items():
+                text = _replace(text, before, after)
+            edited.write_text(text, encoding="utf-8")
             replaced[str(link / file)] = str(edited)
     _go([go, "mod", "edit", *edits], work, environment)
     overlay = aside / "overlay.json"

@@ -48,9 +48,9 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def install_go(tmp_path):
     for module in build.OVERLAID:
-        for file, (before, _) in overlay.EDITED.get(module, {}).items():
+        for file, replacements in overlay.EDITED.get(module, {}).items():
             (tmp_path / "upstream" / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "upstream" / file).write_text(f"{before} …")
+            (tmp_path / "upstream" / file).write_text(" … ".join(replacements))
 
     def install(body=SUCCEED, *, modules="", version="go1.26.8", place=tmp_path / "bin" / "go"):
         compile_ = COMPILE.format(log=tmp_path / "arguments", body=body)
