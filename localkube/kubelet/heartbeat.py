@@ -83,7 +83,7 @@ class Heartbeat:
         os.ftruncate(descriptor, UID_BYTES)
         self._current = mmap.mmap(descriptor, UID_BYTES)
         os.close(descriptor)
-        self._set("")
+        self._set(NOBODY)
         # SIGABRT, by the watchdog, writes what each thread does, even where one holds the interpreter.
         faulthandler.enable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -120,30 +120,37 @@ class Heartbeat:
         **options: Any,
     ) -> asyncio.Task[Result]:
         if (uid := _pod.get()) and isinstance(work, Coroutine):
-            work = _marked(work, uid, self._set)
+            work = _marked(work, _label(uid), self._set)
         return asyncio.Task(work, loop=loop, **options)
 
-    def _set(self, uid: str) -> None:
-        self._current[:] = uid.encode()[:UID_BYTES].ljust(UID_BYTES, b"\0")
+    def _set(self, label: bytes) -> None:
+        self._current[:] = label
 
 
-async def _marked(work: Coroutine[Any, Any, Result], uid: str, mark: Callable[[str], None]) -> Result:
+def _label(uid: str) -> bytes:
+    return uid.encode()[:UID_BYTES].ljust(UID_BYTES, b"\0")
+
+
+NOBODY = _label("")
+
+
+async def _marked(work: Coroutine[Any, Any, Result], label: bytes, mark: Callable[[bytes], None]) -> Result:
     """Run a coroutine, with its pod's uid in the shared memory during each of its steps."""
-    return await _steps(work, uid, mark)  # a task takes no generator, from Python 3.12 on
+    return await _steps(work, label, mark)  # a task takes no generator, from Python 3.12 on
 
 
 @types.coroutine
-def _steps(work: Coroutine[Any, Any, Any], uid: str, mark: Callable[[str], None]) -> Any:
+def _steps(work: Coroutine[Any, Any, Any], label: bytes, mark: Callable[[bytes], None]) -> Any:
     value: Any = None
     error: BaseException | None = None
     while True:
-        mark(uid)
+        mark(label)
         try:
             future = work.send(value) if error is None else work.throw(error)
         except StopIteration as end:
             return end.value
         finally:
-            mark("")
+            mark(NOBODY)
             value = error = None  # breaks the cycle with the error's traceback, which holds its frames
         try:
             value = yield future

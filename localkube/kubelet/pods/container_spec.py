@@ -5,6 +5,7 @@ out (``runtime/container.py``).
 """
 
 import contextlib
+import functools
 import math
 import os
 import stat
@@ -466,7 +467,7 @@ def package_mounts(packages: Iterable[str], shown: Sequence[str]) -> Iterable[Mo
     Args:
         shown: All that the container sees on the way to which nothing is covered.
     """
-    above = {str(parent) for path in shown for parent in (Path(path), *Path(path).parents)}
+    above = _with_parents(tuple(shown))
     for place in packages:
         with contextlib.suppress(OSError):  # it is gone
             mode = os.stat(place).st_mode
@@ -479,6 +480,11 @@ def package_mounts(packages: Iterable[str], shown: Sequence[str]) -> Iterable[Mo
                     yield MountSpec(entry.path, "tmpfs", options=("mode=755", "size=4k", "ro"))
                 else:
                     yield MountSpec(entry.path, source="/dev/null", options=("ro",))
+
+
+@functools.cache
+def _with_parents(paths: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(str(parent) for path in paths for parent in (Path(path), *Path(path).parents))
 
 
 def _shared_memory() -> MountSpec:

@@ -58,14 +58,15 @@ class Sandboxes:
     async def _write_files(
         self, pod: Object, node: VirtualNode, address: str, hostname: str, full: str
     ) -> None:
-        # The machine's own servers are often on its loopback, which no pod reaches: the gateway asks them.
-        of_node = replace(Resolver.parse(of_machine("resolv.conf")), servers=(NETWORK.gateway,))
+        of_node, in_node = Resolver(), pod["spec"].get("hostNetwork")
+        if in_node or pod["spec"].get("dnsPolicy") == "Default":
+            # The servers are often on the machine's loopback, which no pod reaches: the gateway asks them.
+            of_node = replace(Resolver.parse(of_machine("resolv.conf")), servers=(NETWORK.gateway,))
         resolver, left_out = network_files.resolver(pod, cluster=NETWORK.address, of_node=of_node)
         for message in left_out:
             node.events.record(pod, "DNSConfigForming", message, warning=True)
-        hosts = network_files.hosts(
-            pod, name=hostname, full=full, addresses=[address], of_node=of_machine("hosts")
-        )
+        of_node_hosts = of_machine("hosts") if in_node else ""
+        hosts = network_files.hosts(pod, name=hostname, full=full, addresses=[address], of_node=of_node_hosts)
         files = {"hosts": hosts, "hostname": f"{hostname}\n", "resolv.conf": resolver.text()}
         uid = pod["metadata"]["uid"]
         for path in network_files.write(self.files.network_files(uid), files):
