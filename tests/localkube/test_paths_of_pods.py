@@ -39,7 +39,7 @@ BY_PATH = {
     "kubelet/plugins/resource_claims.py": 3,
     "kubelet/plugins/rpc.py": 3,
     "kubelet/pods/component_pods.py": 2,
-    "kubelet/pods/container_spec.py": 7,
+    "kubelet/pods/container_spec.py": 8,
     "kubelet/pods/network_files.py": 4,
     "kubelet/pods/plain_mode.py": 10,
     "kubelet/pods/pod/worker.py": 2,

@@ -323,10 +323,11 @@ class ContainerStart:
 
     def _host_mounts(self) -> list[MountSpec]:
         """Make its own directories, empty for each run, on the disk that its pod's limit counts."""
-        made, host = [], self.runtime.host
+        made, host, layer = [], self.runtime.host, self.layer
+        layer.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in SCRATCH:
-            directory = self.layer / place.strip("/").replace("/", "-")
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = layer / place.strip("/").replace("/", "-")
+            directory.mkdir(mode=0o700, exist_ok=True)
             directory.chmod(0o1777)
             self.runtime.ids.chown_to_pod(directory, self.uid)
             made.append(MountSpec(place, source=str(directory)))

@@ -172,7 +172,8 @@ def of_machine(name: str) -> str:
 def write(directory: Path, files: Mapping[str, str]) -> list[Path]:
     """Write files that containers mount as theirs; return their paths."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, text in files.items():
-        (directory / name).write_text(text)
-        (directory / name).chmod(0o644)
-    return [directory / name for name in files]
+    paths = {directory / name: text for name, text in files.items()}
+    for path, text in paths.items():
+        path.write_text(text)
+        path.chmod(0o644)
+    return list(paths)
