@@ -1,5 +1,6 @@
 """What all tests share: a real local cluster, made when a test first asks, deleted whatever happens."""
 
+import atexit
 import faulthandler
 import gc
 import os
@@ -89,11 +90,7 @@ def pytest_collection_finish():
     """Leave what thousands of tests and their modules are out of every later search for garbage."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure():
-    """Let the interpreter find it at its end: libraries in C++ complain of what is left."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # libraries in C++ complain of what is left at the interpreter's end
 
 
 @pytest.hookimpl(wrapper=True)

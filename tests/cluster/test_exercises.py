@@ -145,7 +145,7 @@ def gpus(state_home):
     """A cluster with one declared A100."""
     name = f"gpus-{secrets.token_hex(3)}"
     try:
-        yield kit.create_cluster("local", name=name, nodes=1, gpus=kit.GPU("A100"))
+        yield kit.create_cluster("local", name=name, nodes=1, gpus=kit.GPU("A100"), warm=False)
     finally:
         kit.clusters.LocalCluster(name).delete()
 

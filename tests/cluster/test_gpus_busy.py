@@ -36,7 +36,7 @@ def cluster(state_home, tmp_path_factory):
     subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, STUB], check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))
-        with kit.create_cluster("local", name="busy", nodes=2, gpus=1) as gpu_cluster:
+        with kit.create_cluster("local", name="busy", nodes=2, gpus=1, warm=False) as gpu_cluster:
             yield gpu_cluster
 
 

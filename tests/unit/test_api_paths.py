@@ -92,9 +92,10 @@ def test_no_module_but_one_writes_a_path_of_the_api(package):
     offenders = []
     for path in sorted((ROOT / package).rglob("*.py")):
         place = str(path.relative_to(ROOT))
-        if place in BUILDERS:
+        text = path.read_text(encoding="utf-8")
+        if place in BUILDERS or not re.search("apis?/|/apis?|/namespaces/", text):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(text)
         allowed = {
             id(part)
             for function in ast.walk(tree)
