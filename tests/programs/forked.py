@@ -13,9 +13,12 @@ from ctypes import CDLL
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from torch.distributed import run
+
+TORCHRUN = Path(run.__file__)
 CONTEXT = multiprocessing.get_context("forkserver")
 # The first optimizer imports torch._dynamo, which takes as long as torch itself.
-PARTS = ("_dynamo", "distributed.checkpoint", "distributed.fsdp", "distributed.pipelining")
+PARTS = ("_dynamo", "distributed.checkpoint", "distributed.fsdp", "distributed.pipelining", "distributed.run")
 CONTEXT.set_forkserver_preload([*(f"torch.{part}" for part in PARTS), "grpc", "numpy"])
 
 

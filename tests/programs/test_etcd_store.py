@@ -1,14 +1,14 @@
 """torch's own rendezvous at the etcd that the kit's manifests name."""
 
+import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from localkube.controlplane import programs
 
 from .elastic_processes import ElasticRun
+from .forked import TORCHRUN, Program
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,7 +26,8 @@ def test_torchrun_renews_its_lease_at_the_store_and_reports_no_traceback(tmp_pat
     with ElasticRun(tmp_path, backend="etcd", etcd=etcd.path) as run:
         run.wait_for(lambda: listens(run.port), "etcd to listen")
         store = ["--rdzv_backend=etcd", f"--rdzv_endpoint=127.0.0.1:{run.port}", "--rdzv_id=lease"]
-        command = [sys.executable, "-m", "torch.distributed.run", *store, "--nnodes=1:1", str(program)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "rank 0\n"), done.stderr
-    assert "Traceback" not in done.stderr and "Not a file" not in done.stderr
+        words, errors = [*store, "--nnodes=1:1", str(program)], tmp_path / "errors"
+        torchrun = Program(TORCHRUN, *words, environment=os.environ, errors=errors)
+        output, _ = torchrun.communicate()
+    assert (torchrun.returncode, output) == (0, "rank 0\n"), errors.read_text()
+    assert "Traceback" not in errors.read_text() and "Not a file" not in errors.read_text()

@@ -1,11 +1,11 @@
 """Ranks that end without a traceback: torchrun's own report names their ends."""
 
-import subprocess
-import sys
+import os
 
 import pytest
 
 from ..unit.test_kit_tracebacks import first, log
+from .forked import TORCHRUN, Program
 
 FLAGS = """
 import argparse
@@ -23,9 +23,10 @@ parser.parse_args()
     ],
 )
 def test_an_end_without_a_traceback_is_named_by_torchruns_report(tmp_path, program, code, error):
-    (tmp_path / "train.py").write_text(program)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode
-    report = first({0: log(done.stderr, 1)})
+    trainer, errors = tmp_path / "train.py", tmp_path / "errors"
+    trainer.write_text(program)
+    torchrun = Program(TORCHRUN, "--standalone", str(trainer), environment=os.environ, errors=errors)
+    torchrun.communicate()
+    assert torchrun.returncode
+    report = first({0: log(errors.read_text(), 1)})
     assert (report.code, report.error, report.rank) == (code, error, 0)
