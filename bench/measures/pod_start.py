@@ -6,7 +6,8 @@ cluster exists. The kubelets' series have 20 pods, whose p99 is the slowest, bec
 deleted.
 
 Bounded by Python and the API server: the request for the token (8 ms, during which the sandbox is created),
-the helper process that becomes the container (5 ms of CPU), and the patch of the status.
+the helper process that becomes the container (5 ms of CPU: a third copies 660 pages of the forked memory, a
+fifth executes the command), and the patch of the status.
 """
 
 import time

@@ -149,6 +149,7 @@ class Kubelet:
         )
 
     async def run(self) -> None:
+        self._runtime.files.spread()
         heart = Heartbeat(
             self._config.file.parent,
             late=lambda message: self._warn("KubeletSlow", message),

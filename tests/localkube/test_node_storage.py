@@ -1,10 +1,15 @@
 """When a pod takes too much of the disk, in the kubelet's words."""
 
+import array
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from localkube.kubelet.pods.pod_files import FS_IOC_GETFLAGS, FS_TOPDIR_FL, PodFiles
 from localkube.kubelet.resources.limits import threads, tree
 from localkube.kubelet.resources.local_storage import StorageUsage, excess, is_limited, measure
 from localkube.kubelet.resources.unlinked_files import unlinked
@@ -103,3 +108,16 @@ def test_open_files_without_a_name_count_for_the_volume_that_they_are_in(tmp_pat
         in_memory = unlinked({"name": "c0", "volumeMounts": mounts}, process.pid, Path("/proc"))
         process.kill()
     assert sizes == {"v": MIB} and layer == {"": MIB} and in_memory == {}
+
+
+@pytest.mark.parametrize("where", ["on disk", "in memory"])
+def test_files_of_pods_are_spread_where_the_file_system_can(where, tmp_path):
+    directory = tmp_path if where == "on disk" else Path("/dev/shm")
+    files = PodFiles(directory, directory, None, None, None, None)
+    for _ in range(2):
+        files.spread()
+    if subprocess.run(["findmnt", "-no", "FSTYPE", "-T", directory], stdout=-1).stdout == b"ext4\n":
+        descriptor, flags = os.open(directory, os.O_RDONLY), array.array("L", [0])
+        fcntl.ioctl(descriptor, FS_IOC_GETFLAGS, flags)
+        os.close(descriptor)
+        assert flags[0] & FS_TOPDIR_FL

@@ -43,7 +43,7 @@ BY_PATH = {
     "kubelet/pods/network_files.py": 4,
     "kubelet/pods/plain_mode.py": 10,
     "kubelet/pods/pod/worker.py": 2,
-    "kubelet/pods/pod_files.py": 3,
+    "kubelet/pods/pod_files.py": 4,
     "kubelet/containers/pod_ids.py": 4,
     "kubelet/pods/static_pods.py": 1,
     "kubelet/volumes/host_path.py": 1,

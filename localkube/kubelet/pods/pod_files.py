@@ -1,5 +1,8 @@
 """What pods keep on the disk: where it is, and how it goes when a container or the pod has ended."""
 
+import array
+import contextlib
+import fcntl
 import itertools
 import logging
 import os
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 _FILE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]{0,62}")
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
 FALLBACK_LINES = 80
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x20000
 
 
 def check_file_names(pod: Mapping[str, Any]) -> None:
@@ -55,6 +59,21 @@ class PodFiles:
     starting: StartingPods
     volumes: VolumeManager
     images: ImageManager
+
+    def spread(self) -> None:
+        """Let ext4 place each pod's files in another part of the disk.
+
+        In one part, it would search for a free inode among all those that were deleted there within the last
+        five minutes: after some hundreds of pods, for 2 ms a pod. Other file systems refuse the attribute.
+
+        Source: https://man7.org/linux/man-pages/man2/FS_IOC_SETFLAGS.2const.html
+        """
+        flags, directory = array.array("L", [0]), os.open(self.pods, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(directory, FS_IOC_GETFLAGS, flags)
+            flags[0] |= FS_TOPDIR_FL
+            fcntl.ioctl(directory, FS_IOC_SETFLAGS, flags)
+        os.close(directory)
 
     def network_files(self, uid: str) -> Path:
         """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
