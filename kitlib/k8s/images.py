@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kitlib.k8s.manifests import Object
+from kitlib.k8s.manifests import Object, rewrite
 
 HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
@@ -39,21 +39,14 @@ def named_in(part: Any) -> Iterator[str]:
 
 def pull_from(item: Mapping[str, Any], registry: str, secrets: list[dict[str, str]] | None) -> Object:
     """Let the pods of an object pull from the registry, with these Secrets if they name none."""
-    pulled: Object = _pull_from(item, registry, secrets)
-    return pulled
 
-
-def _pull_from(part: Any, registry: str, secrets: list[dict[str, str]] | None) -> Any:
-    if isinstance(part, list):
-        return [_pull_from(item, registry, secrets) for item in part]
-    if not isinstance(part, Mapping):
+    def change(part: Object) -> Object:
+        containers = [entry for entry in part.get("containers") or () if isinstance(entry, Mapping)]
+        if isinstance(part.get("image"), str) and ("name" in part or "numNodes" in part):  # of a TrainJob
+            part["image"] = mirrored(part["image"], registry)
+        if secrets and any("image" in container for container in containers):
+            part["imagePullSecrets"] = part.get("imagePullSecrets") or secrets
         return part
-    mapped = {key: _pull_from(value, registry, secrets) for key, value in part.items()}
-    if isinstance(part.get("image"), str) and ("name" in part or "numNodes" in part):  # a TrainJob's trainer
-        mapped["image"] = mirrored(part["image"], registry)
-    is_pod = any(
-        "image" in container for container in part.get("containers") or () if isinstance(container, Mapping)
-    )
-    if is_pod and secrets and not part.get("imagePullSecrets"):
-        mapped["imagePullSecrets"] = secrets
-    return mapped
+
+    pulled: Object = rewrite(item, change)
+    return pulled

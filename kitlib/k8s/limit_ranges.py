@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from kitlib.k8s.manifests import Object
+from kitlib.k8s.manifests import Object, rewrite, with_containers
 from kitlib.k8s.quantities import parse_quantity
 
 RESOURCES = ("cpu", "memory")
@@ -19,21 +19,14 @@ def fit(item: Mapping[str, Any], ranges: Sequence[Object], *, chosen: Mapping[st
             it where it does not fit; those beside them are fitted.
     """
     bounds = [limit for entry in ranges for limit in entry["spec"]["limits"] if limit["type"] == "Container"]
-    fitted: Object = _fit(item, bounds, chosen)
+
+    def change(part: Object) -> Object:
+        if not isinstance(part.get("containers"), list):
+            return part
+        return with_containers(part, lambda container: _fit_container(container, bounds, chosen))
+
+    fitted: Object = rewrite(item, change)
     return fitted
-
-
-def _fit(part: Any, bounds: Sequence[Object], chosen: Mapping[str, str]) -> Any:
-    if isinstance(part, list):
-        return [_fit(item, bounds, chosen) for item in part]
-    if not isinstance(part, Mapping):
-        return part
-    lists = {
-        key: [_fit_container(container, bounds, chosen) for container in part[key]]
-        for key in ("initContainers", "containers")
-        if isinstance(part.get("containers"), list) and key in part
-    }
-    return {key: lists[key] if key in lists else _fit(value, bounds, chosen) for key, value in part.items()}
 
 
 def _fit_container(container: Object, bounds: Sequence[Object], chosen: Mapping[str, str]) -> Object:

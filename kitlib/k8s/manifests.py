@@ -4,7 +4,7 @@ The YAML itself is in ``manifests/``.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,21 @@ def _merge(base: Any, patch: Any) -> Any:
         ]
         return entries + list(over.values())
     return patch
+
+
+def rewrite(part: Any, change: Callable[[Object], Object]) -> Any:
+    """Copy an object, or a part of it, with each of its dicts changed, the innermost first."""
+    if isinstance(part, list):
+        return [rewrite(item, change) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    return change({key: rewrite(value, change) for key, value in part.items()})
+
+
+def with_containers(spec: Object, change: Callable[[Object], Object]) -> Object:
+    """Copy the spec of a pod with each of its containers changed."""
+    lists = [key for key in ("initContainers", "containers") if key in spec]
+    return spec | {key: [change(container) for container in spec[key]] for key in lists}
 
 
 def line_of(text: str, path: str, *, document: int = 0) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 from kitlib.errors import Rejected
 from kitlib.k8s.api_path import group_path
 from kitlib.k8s.client import Kube
-from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.manifests import Object, merge, rewrite, with_containers
 from kitlib.k8s.quantities import check_count
 
 USER = 65532  # "nonroot" in distroless images; unused on nodes
@@ -56,17 +56,11 @@ class PodSecurity:
 
     def apply(self, item: Mapping[str, Any]) -> Object:
         """Add the context to all pod specs in an object; what the object says itself stays."""
-        if isinstance(item.get("containers"), list):
-            return self._secure(dict(item))
-        return {key: self._applied(value) for key, value in item.items()}
-
-    def _applied(self, part: Any) -> Any:
-        if isinstance(part, list):
-            return [self._applied(item) for item in part]
-        return self.apply(part) if isinstance(part, Mapping) else part
+        secured: Object = rewrite(item, self._secure)
+        return secured
 
     def _secure(self, spec: Object) -> Object:
-        if self.restricted and _needs_root(spec):
+        if not isinstance(spec.get("containers"), list) or (self.restricted and _needs_root(spec)):
             return spec
         fields: Object = {} if self.user is None else {"runAsUser": self.user}
         if self.restricted:
@@ -74,16 +68,10 @@ class PodSecurity:
             fields = RESTRICTED_POD | fields | (group if fields else {})
         if not fields:
             return spec
-        lists = {
-            key: [self._container(container) for container in spec[key]]
-            for key in ("initContainers", "containers")
-            if key in spec
-        }
-        return spec | lists | {"securityContext": merge(fields, spec.get("securityContext") or {})}
+        secured = with_containers(spec, self._container) if self.restricted else spec
+        return secured | {"securityContext": merge(fields, spec.get("securityContext") or {})}
 
     def _container(self, container: Object) -> Object:
-        if not self.restricted:
-            return container
         context = merge(RESTRICTED_CONTAINER, container.get("securityContext") or {})
         named = {variable["name"] for variable in container.get("env") or []}
         environment = [variable for variable in self.environment if variable["name"] not in named]
