@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # How sure a rule is: the API or the node says so; the evidence fits best; it may be the reason.
 CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
 CONSEQUENCE = 0  # of another cause: listed only if no rule finds that cause
+LONGEST = 400  # characters of a message or an error; the evidence or the detail has all of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,12 @@ class Cause:
             for name, text in self._parts()[1:]
         )
         return f"<b>{escape(printable(self.line))}</b><dl style='margin:0 0 1em'>{''.join(items)}</dl>"
+
+
+def shorten(text: str) -> str:
+    """Write a message or an error on one line of a few hundred characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 @dataclass(frozen=True)

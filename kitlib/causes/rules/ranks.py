@@ -7,7 +7,7 @@ A broken connection is a consequence if any other rank ended in another way. How
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
+from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause, shorten
 from kitlib.causes.ends import RankEnd, all_ranks, one_of, own_ends, rank_ends, suspects
 from kitlib.causes.facts import Facts, event_time
 from kitlib.causes.known_errors import by_code, known
@@ -17,7 +17,7 @@ from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 
 FIX = "fix it and launch again; `run.logs(rank={})` has all that it wrote"
-SHORT, LONGEST = 120, 400  # characters of a consequence, and of an error
+SHORT = 120  # characters of a consequence
 SIGNALS = {
     "SIGKILL": ("was killed (SIGKILL)", "`run.events()` may say by whom; launch again"),
     "SIGSEGV": ("crashed (SIGSEGV)", "PYTHONFAULTHANDLER=1 in its environment shows the line; launch again"),
@@ -72,7 +72,7 @@ def _cause(end: RankEnd, facts: Facts, same: list[str], *, first: bool) -> Cause
     if end.survived:
         kind, what = (
             "Survived",
-            f"went on after an exception in a thread, or one that it logged: {_short(end.error)}",
+            f"went on after an exception in a thread, or one that it logged: {shorten(end.error)}",
         )
     elif not first:
         what = what.replace("failed first", "failed as well", 1)
@@ -120,20 +120,19 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
     fix = FIX.format(repr(end.log)) if meaning is None else f"{meaning.fix}. {FIX.format(repr(end.log))}"
     is_last_line = end.text.splitlines()[-1:] == [end.error] and "Traceback" not in end.text
     if end.error and not (end.code is not None and is_last_line):
-        return (meaning.kind if meaning else "Exception"), f"failed first: {_short(end.error)}", fix, evidence
-    last = f"; its last line: {_short(end.error)}" if end.error else ", without any output"
+        return (
+            (meaning.kind if meaning else "Exception"),
+            f"failed first: {shorten(end.error)}",
+            fix,
+            evidence,
+        )
+    last = f"; its last line: {shorten(end.error)}" if end.error else ", without any output"
     return (
         (meaning.kind if meaning else "ExitCode"),
         f"failed first: exit code {end.code}{last}",
         fix,
         evidence,
     )
-
-
-def _short(error: str) -> str:
-    """Shorten an error to a few lines; the cause's detail has all of it."""
-    text = " ".join(error.split())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def _node_saw(end: RankEnd) -> str:

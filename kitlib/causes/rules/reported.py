@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
+from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause, shorten
 from kitlib.causes.facts import Facts
 from kitlib.causes.rules.claims import has_volumes
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, signals
@@ -21,7 +21,6 @@ from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
 
 FAILED = ("FailureTarget", "Failed")  # conditions of a job that its controller no longer retries
-LONGEST = 400  # characters of a message; the evidence has all of it
 # Warnings that say only that something failed, or nothing about a failure.
 VAGUE = (
     "BackOff|BackoffLimitExceeded|Failed|UnsupportedFields|ProbeWarning|Killing|Unhealthy|FailedScheduling"
@@ -69,13 +68,13 @@ def reported(facts: Facts) -> Iterator[Cause]:
             grouped[signal.kind, signal.name, pattern.kind].append((signal, pattern, match))
         elif signal.warning and not re.fullmatch(VAGUE, signal.reason):
             unknown.append(signal)
-    yield from _merged(_cause(facts, *group) for group in grouped.values())
+    yield from _merged(cause_of(facts, *group) for group in grouped.values())
     known = {name for _, name, _ in grouped}
     for signal in {signal.name: signal for signal in unknown if signal.name not in known}.values():
         yield Cause(
             kind=signal.reason or "Warning",
             who=signal.who,
-            what=f"reports {signal.reason}: {_short(signal.message)}",
+            what=f"reports {signal.reason}: {shorten(signal.message)}",
             fix=f"kubectl describe {signal.kind.lower()} {signal.name}",
             evidence=(signal.evidence,),
             certainty=CONSEQUENCE if facts.phase == "Failed" else POSSIBLE,
@@ -83,7 +82,7 @@ def reported(facts: Facts) -> Iterator[Cause]:
         )
 
 
-def _cause(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cause:
+def cause_of(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cause:
     """Build the cause of an object's signals of one kind; the first pattern in the file decides."""
     signal, pattern, match = min(group, key=lambda entry: patterns().index(entry[1]))
     spec: Object = (signal.pod or {}).get("spec") or {}
@@ -94,11 +93,11 @@ def _cause(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cause
         "pod": signal.name,
         "node": spec.get("nodeName") or "",
         "part": signal.part,
-        "message": _short(signal.message),
+        "message": shorten(signal.message),
     }
     values["source"] = _source(spec, values.get("volume", ""))
     values.setdefault("image", _image(spec, signal.part))
-    filled = defaultdict(str, {name: _short(value) for name, value in values.items()})
+    filled = defaultdict(str, {name: shorten(value) for name, value in values.items()})
     return Cause(
         kind=pattern.kind,
         who=signal.who,
@@ -150,11 +149,6 @@ def _source(spec: Object, volume: str) -> str:
     sources = [entry, *(entry.get("projected") or {}).get("sources", [])]
     names = [(item.get("secret") or item.get("configMap") or {}) for item in sources]
     return " or ".join(item.get("secretName") or item.get("name") or "" for item in names if item)
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[:LONGEST] + " …"
 
 
 RULES = (reported,)

@@ -9,13 +9,14 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
 from kitlib.causes.facts import Facts, event_time
 from kitlib.causes.room import BYTES, holders_of_port, requested, shortage
-from kitlib.causes.rules.reported import patterns
+from kitlib.causes.rules.reported import cause_of, patterns
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
 from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
@@ -49,10 +50,14 @@ def unschedulable(facts: Facts) -> Iterator[Cause]:
 def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]:
     pod, spec = waiting[0], waiting[0]["spec"]
     condition = pods.condition(pod, "PodScheduled")
-    signal = Signal("Pod", pod["metadata"]["name"], "Unschedulable", message, pod=pod)
-    if any(pattern.match(signal) for pattern in patterns() if "Claim" in pattern.kind):
-        yield from _of_claim(facts, signal, len(waiting))
-        return
+    subject = pod_name(pod) + (f", and {len(waiting) - 1} more," if waiting[1:] else "")
+    at = condition.get("lastTransitionTime") or ""
+    signal = Signal("Pod", pod["metadata"]["name"], "Unschedulable", message, at=at, pod=pod)
+    for pattern in patterns():
+        if "Claim" in pattern.kind and (match := pattern.match(signal)):
+            evidence = (signal.evidence, *_finalizers(facts, match["claim"]))
+            yield replace(cause_of(facts, (signal, pattern, match)), who=subject, evidence=evidence)
+            return
     text = PREEMPTION.sub("", message[:LONGEST_MATCHED])
     reasons = []
     for count, part in _split(text):
@@ -71,7 +76,6 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
     kind, fix = (
         (best[0], best[2]) if best else ("Unschedulable", f"kubectl describe pod {pod['metadata']['name']}")
     )
-    subject = pod_name(pod) + (f", and {len(waiting) - 1} more," if waiting[1:] else "")
     total = re.match(r"0/(\d+) nodes", text)
     nodes = f"no node of {total[1]} can take it: " if total and kind != "ClaimUnbound" else ""
     yield Cause(
@@ -81,29 +85,16 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
         fix=fix,
         evidence=(f"Pod {pod['metadata']['name']}: {condition.get('reason')}: {message}",),
         certainty=CONSEQUENCE if kind == "ClaimUnbound" else CERTAIN,
-        time=condition.get("lastTransitionTime") or "",
+        time=at,
         rank=pods.replica_id(pod),
     )
 
 
-def _of_claim(facts: Facts, signal: Signal, count: int) -> Iterator[Cause]:
-    """Build the cause of a claim that is missing or being deleted, by the patterns of ``reported``."""
-    pattern = next(entry for entry in patterns() if "Claim" in entry.kind and entry.match(signal))
-    match = pattern.match(signal)
-    assert match and signal.pod, "it was matched above"
-    values = match.groupdict() | {"namespace": signal.pod["metadata"].get("namespace", "")}
-    claim = facts.find("PersistentVolumeClaim", values["claim"])
-    finalizers = ", ".join((claim or {"metadata": {}})["metadata"].get("finalizers") or [])
-    yield Cause(
-        kind=pattern.kind,
-        who=signal.who + (f", and {count - 1} more," if count > 1 else ""),
-        what=pattern.what.format_map(values),
-        fix=pattern.fix.format_map(values),
-        evidence=(signal.evidence, *([f"finalizers of the claim: {finalizers}"] if finalizers else [])),
-        certainty=CERTAIN,
-        time=pods.condition(signal.pod, "PodScheduled").get("lastTransitionTime") or "",
-        rank=pods.replica_id(signal.pod),
-    )
+def _finalizers(facts: Facts, claim: str) -> list[str]:
+    """Name what keeps a claim that is being deleted."""
+    item = facts.find("PersistentVolumeClaim", claim) or {"metadata": {}}
+    finalizers = ", ".join(item["metadata"].get("finalizers") or [])
+    return [f"finalizers of the claim: {finalizers}"] if finalizers else []
 
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
