@@ -31,7 +31,6 @@ def collect(
     main: Object | None,
     pods_of_run: Sequence[Object],
     logs: Mapping[int | str, Sequence[Line]],
-    kinds: Iterable[str] = KINDS,
     phase: str = "",
     processes: Sequence[RankState] = (),
     hang_seconds: float = 0.0,
@@ -44,13 +43,12 @@ def collect(
         main: The object that creates its pods.
         pods_of_run: Its pods; deleted ones in their last known state.
         logs: The lines of its ranks.
-        kinds: Further kinds to read.
         phase: The run's phase; this and the following arguments are as in `Facts`.
         processes: What each rank's process does.
         hang_seconds: For how long no rank has written a line.
     """
     missing: dict[str, str] = {}
-    objects = {kind: _read(kube, kind, missing) for kind in kinds}
+    objects = {kind: _read(kube, kind, missing) for kind in KINDS}
     objects["Namespace"] = _one(kube, "Namespace", kube.namespace, missing)
     if any(QUEUE in (item["metadata"].get("labels") or {}) for item in (main, *pods_of_run) if item):
         objects[WORKLOAD] = _read(kube, WORKLOAD, missing, api_version="kueue.x-k8s.io/v1beta2")

@@ -11,6 +11,7 @@ from kitlib.causes.processes import RankState
 from kitlib.display.tables import parse_time
 from kitlib.display.tracebacks import Line, time_key
 from kitlib.k8s import job_kinds, pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 
 QUEUE, WORKLOAD = "kueue.x-k8s.io/queue-name", "Workload"  # Kueue's label of a job, and its object for it
@@ -56,19 +57,17 @@ class Facts:
         """Find an object by its kind and name; None if there is none, or it may not be read."""
         return next((item for item in self.of(kind) if item["metadata"]["name"] == name), None)
 
-    def events_of(self, *items: Object | None, reason: str = "") -> list[Object]:
-        """List the Events about objects, by their uids or else kinds and names; oldest first."""
-        about = [item for item in items if item is not None]
-        uids = {item["metadata"]["uid"] for item in about if item["metadata"].get("uid")}
-        named = {(item.get("kind", "Pod"), item["metadata"]["name"]) for item in about}
+    def events_of(self, item: Object) -> list[Object]:
+        """List the Events about an object, by its uid or else its kind and name; oldest first."""
+        kind, name, uid = item.get("kind", "Pod"), item["metadata"]["name"], item["metadata"].get("uid")
         return [
             event
             for event in self.events
-            if reason in ("", event.get("reason"))
+            if (about := event["involvedObject"])
             and (
-                event["involvedObject"]["uid"] in uids
-                if uids and event["involvedObject"].get("uid")
-                else (event["involvedObject"].get("kind"), event["involvedObject"].get("name")) in named
+                about["uid"] == uid
+                if uid and about.get("uid")
+                else (about.get("kind"), about.get("name")) == (kind, name)
             )
         ]
 
@@ -99,17 +98,6 @@ class Facts:
         """Count the seconds since a time of the API; 0 for none."""
         began = parse_time(time or None)
         return 0.0 if began is None else (self.now - began).total_seconds()
-
-
-def event_time(event: Object) -> str:
-    """Find when an Event last happened: RFC 3339."""
-    series = event.get("series") or {}
-    return (
-        series.get("lastObservedTime")
-        or event.get("lastTimestamp")
-        or event.get("eventTime")
-        or event["metadata"].get("creationTimestamp", "")
-    )
 
 
 def in_order(events: Iterable[Object]) -> list[Object]:

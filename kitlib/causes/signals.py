@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.facts import Facts
 from kitlib.display.tables import parse_time
 from kitlib.k8s import job_kinds, pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 
 # Normal Events that explain why something waits, or has ended.

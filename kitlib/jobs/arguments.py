@@ -1,4 +1,4 @@
-"""Arguments of training jobs that are checked by themselves: GPUs, image, volumes, environment."""
+"""Arguments of training jobs that are checked by themselves: image, volumes, environment."""
 
 import re
 from collections.abc import Mapping
@@ -7,19 +7,12 @@ from kitlib.errors import BadInput
 from kitlib.jobs.sources import literal
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import check_count
 
-MAX_GPUS = 16
 RESERVED_PATHS = ("/trainyard", "/workspace", "/dev")
 # Set by whatever starts the ranks: other values would break the rendezvous.
 OF_RANKS = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|RUN_ID|TORCHELASTIC_.*|PET_.*"
 )
-
-
-def check_gpus(gpus: int | None) -> int | None:
-    """Return the number of GPUs, checked."""
-    return None if gpus is None else check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
 
 
 def check_image(image: str | None) -> str | None:

@@ -17,7 +17,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
-from kitlib.jobs.arguments import check_environment, check_gpus, check_image, claims_of
+from kitlib.jobs.arguments import check_environment, check_image, claims_of
 from kitlib.jobs.layout import FOLDER
 from kitlib.jobs.program import RANKS_FOLDER, TrainerProgram, ranks_for, with_path
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NCCL_WARNINGS, NO_GPUS, NodeResources
@@ -26,10 +26,10 @@ from kitlib.jobs.unasked import unasked, with_unasked
 from kitlib.k8s import images, limit_ranges, manifests, names
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Manifest, Object, merge, title
-from kitlib.k8s.pod_security import PodSecurity, check_user
+from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import GPU, check_count, check_quantity, parse_quantity
 
-MAX_NODES, MAX_PROCESSES = 1000, 256
+MAX_NODES, MAX_PROCESSES, MAX_GPUS, MAX_USER = 1000, 256, 16, 2**31 - 1
 SOURCE_VOLUME = "/trainyard/source"
 WORKSPACE = "/workspace"  # the working directory
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch reads the second first
@@ -260,7 +260,9 @@ class TrainingJob(Job):
         self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own, *source]))
         self.cpu: str | None = check_quantity(cpu, what="cpu", example="0.5")
         self.memory: str | None = check_quantity(memory, what="memory", example='"2Gi"')
-        self.gpus: int | None = check_gpus(gpus)
+        self.gpus: int | None = None
+        if gpus is not None:
+            self.gpus = check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
         if priority is not None:
             self.priorities = (names.validate_name(priority, kind="priority class"),)
         processes = max(1, self.gpus or 0) if processes_per_node is None else processes_per_node
@@ -272,7 +274,9 @@ class TrainingJob(Job):
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         settings = config.read()
         self.settings = dataclasses.replace(settings, image=check_image(image) or settings.image)
-        self.run_as_user = settings.run_as_user if run_as_user is None else check_user(run_as_user)
+        self.run_as_user = settings.run_as_user
+        if run_as_user is not None:
+            self.run_as_user = check_count(run_as_user, what="run_as_user", least=0, most=MAX_USER)
         self.security = PodSecurity.of(self.run_as_user)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))

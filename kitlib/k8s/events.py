@@ -81,20 +81,27 @@ def namespace_events(kube: Kube) -> list[Object]:
     return events + list_events(nodes, fields="involvedObject.kind=Node")
 
 
+def event_time(event: Object) -> str:
+    """Find when an Event last happened: RFC 3339."""
+    series = event.get("series") or {}
+    return (
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp", "")
+    )
+
+
 def events_table(events: Iterable[Object]) -> Table:
     """Make a table of Events, oldest first."""
-
-    def time_of(event: Object) -> str:
-        return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-
     rows = [
         (
-            age(time_of(event)),
+            age(event_time(event)),
             event.get("type"),
             event.get("reason"),
             f"{event['involvedObject'].get('kind', '')}/{event['involvedObject'].get('name', '')}",
             event.get("message", ""),
         )
-        for event in sorted(events, key=lambda event: (time_of(event), event.get("eventTime") or ""))
+        for event in sorted(events, key=lambda event: (event_time(event), event.get("eventTime") or ""))
     ]
     return Table(("age", "type", "reason", "object", "message"), rows, empty="no events")

@@ -12,7 +12,6 @@ from kitlib.errors import Rejected
 from kitlib.k8s.api_path import group_path
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge, rewrite, with_containers
-from kitlib.k8s.quantities import check_count
 
 USER = 65532  # "nonroot" in distroless images; unused on nodes
 OPENSHIFT = (
@@ -82,11 +81,6 @@ class PodSecurity:
             else {}
         )
         return container | env | {"securityContext": context}
-
-
-def check_user(user: int) -> int:
-    """Raise BadInput for what is not the number of a user."""
-    return check_count(user, what="run_as_user", least=0, most=2**31 - 1)
 
 
 def serves(kube: Kube, group: str) -> bool:

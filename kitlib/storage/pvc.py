@@ -10,6 +10,7 @@ from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, KitError, VolumeInUse
 from kitlib.k8s import manifests, names, pods
 from kitlib.k8s.client import Kube, allowed
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
@@ -219,9 +220,7 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
         )
 
     def last_words(snapshot: Snapshot) -> str:
-        events = sorted(
-            snapshot.get("Event", {}).values(), key=lambda event: event.get("lastTimestamp") or ""
-        )
+        events = sorted(snapshot.get("Event", {}).values(), key=event_time)
         return events[-1].get("message", "") if events else "it is being created"
 
     with progress(f"volume {name}") as line:

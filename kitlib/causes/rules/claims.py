@@ -6,9 +6,10 @@ A cluster without dynamic provisioning has such volumes. What provisioners repor
 from collections.abc import Iterator
 
 from kitlib.causes.cause import CERTAIN, Cause
-from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.facts import Facts
 from kitlib.causes.signals import claims_of
 from kitlib.k8s import pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import parse_quantity
 

@@ -6,9 +6,10 @@ A node's conditions and Events say so; where this user may not read nodes, the p
 from collections.abc import Iterator
 
 from kitlib.causes.cause import CERTAIN, LIKELY, POSSIBLE, Cause
-from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.facts import Facts
 from kitlib.display.tables import parse_time
 from kitlib.k8s import pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 
 SHORT_OF = {"MemoryPressure": "memory", "DiskPressure": "disk", "PIDPressure": "process ids"}

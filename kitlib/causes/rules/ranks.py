@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause, shorten
 from kitlib.causes.ends import RankEnd, all_ranks, one_of, own_ends, rank_ends, suspects
-from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.facts import Facts
 from kitlib.causes.known_errors import by_code, known
 from kitlib.causes.rules.timeouts import absent
 from kitlib.causes.signals import ended_by_node
 from kitlib.k8s import pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 
 FIX = "fix it and launch again; `run.logs(rank={})` has all that it wrote"

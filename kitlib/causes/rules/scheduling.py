@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
-from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.facts import Facts
 from kitlib.causes.room import BYTES, holders_of_port, requested, shortage
 from kitlib.causes.rules.reported import cause_of, patterns
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
 from kitlib.k8s import pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
 

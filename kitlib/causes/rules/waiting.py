@@ -7,10 +7,11 @@ They are found by the time that has passed; what the API reports in messages is 
 from collections.abc import Iterator, Sequence
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
-from kitlib.causes.facts import QUEUE, WORKLOAD, Facts, event_time
+from kitlib.causes.facts import QUEUE, WORKLOAD, Facts
 from kitlib.causes.known_errors import missing_program
 from kitlib.causes.signals import pod_name
 from kitlib.k8s import job_kinds, pods
+from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 
 PATIENCE_SECONDS = 8  # how long a step may take before it is reported
