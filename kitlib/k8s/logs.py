@@ -30,26 +30,23 @@ RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 
 def read(kube: Kube, pod: Object) -> list[Line]:
     """Read a pod's log until now; empty if it has not started, or is gone."""
-    try:
-        stream = _open(kube, pod, follow=False, since="")
-        return [*_lines(stream), *_lines([stream.rest])]
-    except Rejected as error:
-        if error.status in (400, 404):  # 400: its container waits to start
-            return []
-        raise
+    return [*_lines(_written(kube, pod, timestamps="true"))]
 
 
 def last_lines(kube: Kube, pod: Object, container: str) -> list[str]:
     """Read what any container of a pod wrote last; empty if it has not started, or is gone."""
-    name, params = pod["metadata"]["name"], {"container": container, "tailLines": "20"}
-    path, about = f"{kube.path('Pod', name)}/log", f'the log of pod "{name}"'
+    return [line for line in _written(kube, pod, container=container, tailLines="20") if line]
+
+
+def _written(kube: Kube, pod: Object, **params: str) -> Iterator[str]:
     try:
-        stream = kube.stream(path, about=about, params=params, seconds=ANSWER_SECONDS)
-        return [line for line in (*stream, stream.rest) if line]
+        stream = _open(kube, pod, params, seconds=ANSWER_SECONDS)
     except Rejected as error:
-        if error.status in (400, 404):
-            return []
+        if error.status in (400, 404):  # 400: its container waits to start
+            return
         raise
+    yield from stream
+    yield stream.rest
 
 
 def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
@@ -156,7 +153,8 @@ class PodLogFollower:
             self.stopping.wait(RECONNECT_SECONDS)
 
     def _new_lines(self) -> Iterator[Line]:
-        self.stream = _open(self.kube, self.pod, follow=True, since=self.position.resume())
+        params = {"timestamps": "true", "sinceTime": self.position.resume(), "follow": "true"}
+        self.stream = _open(self.kube, self.pod, params)
         if self.stopping.is_set():  # close() may have come too early to see the stream
             self.stream.close()
         return filter(self.position.is_new, _lines(self.stream))
@@ -236,15 +234,11 @@ class PodLogFollowers:
             self._written.put((follower, error))
 
 
-def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:
+def _open(kube: Kube, pod: Object, params: Mapping[str, str], **waiting: float) -> Stream:
     name = pod["metadata"]["name"]
-    params = {"container": pod["spec"]["containers"][0]["name"], "timestamps": "true", "sinceTime": since}
-    if follow:
-        params["follow"] = "true"
-    waiting = {} if follow else {"seconds": ANSWER_SECONDS}
-    return kube.stream(
-        f"{kube.path('Pod', name)}/log", about=f'the log of pod "{name}"', params=params, **waiting
-    )
+    path, about = f"{kube.path('Pod', name)}/log", f'the log of pod "{name}"'
+    container = {"container": pod["spec"]["containers"][0]["name"]}
+    return kube.stream(path, about=about, params={**container, **params}, **waiting)
 
 
 def _lines(texts: Iterable[str]) -> Iterator[Line]:
