@@ -21,10 +21,9 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.storage import pvc, storage_class
+from trainyard_kit.clouds.checks import Check, Report, failed, ok, warn
 from trainyard_kit.container_images.image_index import compare
 
-OK, WARNING, FAILED = "ok", "warn", "failed"
-Row = tuple[str, str, str, str]  # check, result, finding, fix
 # Permissions for launching and following runs and for volumes: API group, resource and verbs.
 RIGHTS = (
     ("batch", "jobs", ("create", "get", "list", "watch", "delete")),
@@ -57,21 +56,18 @@ SUFFIXES = {"Container": "", "Pod": " of a pod", "PersistentVolumeClaim": " of a
 PRESSURE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
-def check_cluster(cluster: Cluster) -> list[Row]:
-    """Check what a cluster and its namespace allow; return a row with result and fix for each check.
+def check_cluster(cluster: Cluster) -> Report:
+    """Check what a cluster and its namespace allow.
 
     Raises:
         ClusterUnreachable: The API server does not answer.
     """
-    rows: list[Row] = [
-        ("API server", OK, f'{cluster.kube.version()}, namespace "{cluster.kube.namespace}"', "")
-    ]
-    for check in CHECKS:
-        rows += _rows(check, cluster)
-    return rows
+    server = ok("API server", f'{cluster.kube.version()}, namespace "{cluster.kube.namespace}"')
+    results = (result for check in CHECKS for result in _run(check, cluster))
+    return Report(f'cluster "{cluster.name}"', (server, *results))
 
 
-def _rows(check: Callable[[Cluster], Iterator[Row]], cluster: Cluster) -> list[Row]:
+def _run(check: Callable[[Cluster], Iterator[Check]], cluster: Cluster) -> list[Check]:
     title = (check.__doc__ or "").partition(":")[0]
     try:
         return list(check(cluster))
@@ -79,28 +75,23 @@ def _rows(check: Callable[[Cluster], Iterator[Row]], cluster: Cluster) -> list[R
         hint = admission_hint(error.what)
         is_forbidden = error.status == 403 and not hint
         finding = "not checked: this user may not read it" if is_forbidden else error.what
-        return [(title, WARNING, finding, hint)]
+        return [warn(title, finding, hint)]
 
 
-def _rights(cluster: Cluster) -> Iterator[Row]:
+def _rights(cluster: Cluster) -> Iterator[Check]:
     """permissions: what this user may do in the namespace."""
     kube, missing = cluster.kube, []
     for group, resource, verbs in RIGHTS:
         denied = [verb for verb in verbs if not _may(kube, group, resource, verb)]
         if denied and resource in OPTIONAL_RIGHTS:
-            yield (
-                f"permission: {resource}",
-                WARNING,
-                f"may not {', '.join(denied)}",
-                OPTIONAL_RIGHTS[resource],
-            )
+            yield warn(f"permission: {resource}", f"may not {', '.join(denied)}", OPTIONAL_RIGHTS[resource])
         elif denied:
             missing.append(f"{', '.join(denied)} {resource}")
     if missing:
         fix = f"have an administrator bind the ClusterRole edit in namespace {kube.namespace}"
-        yield "permissions", FAILED, f"may not {'; '.join(missing)}", fix
+        yield failed("permissions", f"may not {'; '.join(missing)}", fix)
     else:
-        yield "permissions", OK, "jobs, pods, volumes and their logs", ""
+        yield ok("permissions", "jobs, pods, volumes and their logs")
 
 
 def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
@@ -115,20 +106,20 @@ def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
     return bool(kube.create(review).get("status", {}).get("allowed"))
 
 
-def _security(cluster: Cluster) -> Iterator[Row]:
+def _security(cluster: Cluster) -> Iterator[Check]:
     """pod security: whether pods of the kit, and pods that run as root, are admitted."""
     security = cluster.pod_security(config.read().run_as_user)
     user = "the namespace's" if security.user is None else str(security.user)
     refusal = _refusal(cluster.kube, security)
     if refusal:
         fix = admission_hint(refusal) or "have the administrator allow it, or use another namespace"
-        yield "pod security", FAILED, f"pods with user {user} are rejected: {refusal}", fix
+        yield failed("pod security", f"pods with user {user} are rejected: {refusal}", fix)
     elif root := _refusal(cluster.kube, PodSecurity.of(0)):
         level = "restricted" if "restricted" in root else "baseline" if "baseline" in root else "strict"
         users = f"{level}: pods run as user {user}, not as root"
-        yield "pod security", OK, users, "leave out `run_as_user=0`"
+        yield ok("pod security", users, "leave out `run_as_user=0`")
     else:
-        yield "pod security", OK, f"pods run as user {user}; root is allowed as well", ""
+        yield ok("pod security", f"pods run as user {user}; root is allowed as well")
 
 
 def _refusal(kube: Kube, security: PodSecurity) -> str:
@@ -145,7 +136,7 @@ def _refusal(kube: Kube, security: PodSecurity) -> str:
     return ""
 
 
-def _quotas(cluster: Cluster) -> Iterator[Row]:
+def _quotas(cluster: Cluster) -> Iterator[Check]:
     """quota: free resources, and the limits that it requires."""
     quotas = cluster.kube.get_all("ResourceQuota")
     for quota in quotas:
@@ -166,21 +157,21 @@ def _quotas(cluster: Cluster) -> Iterator[Row]:
             fix = "ask the administrator for a larger quota"
             if any(str(hard[name]) != "0" for name in full):
                 fix = f"delete finished runs (trainyard run list), or {fix}"
-            yield title, FAILED, f"exhausted: {', '.join(full)}", fix
+            yield failed(title, f"exhausted: {', '.join(full)}", fix)
         elif required:
             arguments = " and ".join(f"`{ARGUMENTS[name]}`" for name in required)
-            yield title, OK, f"free: {free}; requires {', '.join(required)}", f"pass {arguments} to jobs"
+            yield ok(title, f"free: {free}; requires {', '.join(required)}", f"pass {arguments} to jobs")
         else:
-            yield title, OK, f"free: {free}", ""
+            yield ok(title, f"free: {free}")
     if not quotas:
-        yield "quota", OK, "none", ""
+        yield ok("quota", "none")
 
 
 def _shown(resource: str, value: float) -> str:
     return format_bytes(value) if resource.endswith(("memory", "storage")) else f"{value:g}"
 
 
-def _limits(cluster: Cluster) -> Iterator[Row]:
+def _limits(cluster: Cluster) -> Iterator[Check]:
     """limit range: minimum, maximum and defaults of a container."""
     items = [limit for item in cluster.kube.get_all("LimitRange") for limit in item["spec"]["limits"]]
     ranges = [
@@ -191,10 +182,10 @@ def _limits(cluster: Cluster) -> Iterator[Row]:
         if limit.get(field)
     ]
     fix = "keep `cpu=` and `memory=` of jobs and `size=` of volumes within it" if ranges else ""
-    yield "limit range", OK, "; ".join(ranges) or "none", fix
+    yield ok("limit range", "; ".join(ranges) or "none", fix)
 
 
-def _storage(cluster: Cluster) -> Iterator[Row]:
+def _storage(cluster: Cluster) -> Iterator[Check]:
     """storage: the StorageClass of volumes, and on how many nodes they can be mounted."""
     classes, name = storage_class.read_classes(cluster.kube), config.read().storage_class
     default = storage_class.default_of(classes) if classes is not None else None
@@ -202,12 +193,12 @@ def _storage(cluster: Cluster) -> Iterator[Row]:
     name = name or (pvc.default_class(cluster.kube, "preflight") if classes is None else None)
     if name is None:
         fix = "set TRAINYARD_STORAGE_CLASS, or pass `storage_class=`"
-        yield "storage", FAILED if classes is not None else WARNING, "there is no default StorageClass", fix
+        yield (failed if classes is not None else warn)("storage", "there is no default StorageClass", fix)
         return
     if classes is not None and all(item["metadata"]["name"] != name for item in classes):
         known = ", ".join(sorted(item["metadata"]["name"] for item in classes))
         fix = f"set TRAINYARD_STORAGE_CLASS to one of {known}" if known else "install a CSI driver"
-        yield "storage", FAILED, f"there is no StorageClass {name}", fix
+        yield failed("storage", f"there is no StorageClass {name}", fix)
         return
     nodes = storage_class.nodes_of(name, classes)
     item = next((item for item in classes or () if item["metadata"]["name"] == name), {})
@@ -224,20 +215,20 @@ def _storage(cluster: Cluster) -> Iterator[Row]:
             if shared
             else "install a StorageClass for NFS, EFS, Filestore or CephFS"
         )
-        yield "storage", WARNING, f"{volume}: one node at a time", f"for pods on several nodes: {fix}"
+        yield warn("storage", f"{volume}: one node at a time", f"for pods on several nodes: {fix}")
     else:
-        yield "storage", OK, f"{volume}: {'many nodes' if nodes else 'number of nodes unknown'}", ""
+        yield ok("storage", f"{volume}: {'many nodes' if nodes else 'number of nodes unknown'}")
 
 
-def _network(cluster: Cluster) -> Iterator[Row]:
+def _network(cluster: Cluster) -> Iterator[Check]:
     """network policy: whether the pods of a run can reach each other and DNS."""
     policies = cluster.kube.get_all("NetworkPolicy")
     reasons = blocked_pods(policies)
     if reasons:
         fix = f"kubectl apply -n {cluster.kube.namespace} -f {config.DATA / ALLOWING}"
-        yield "network policy", FAILED, f"keeps pods {' and '.join(reasons)}", fix
+        yield failed("network policy", f"keeps pods {' and '.join(reasons)}", fix)
     else:
-        yield "network policy", OK, f"{len(policies)}, which allow runs" if policies else "none", ""
+        yield ok("network policy", f"{len(policies)}, which allow runs" if policies else "none")
 
 
 def blocked_pods(policies: Sequence[Object]) -> list[str]:
@@ -246,12 +237,12 @@ def blocked_pods(policies: Sequence[Object]) -> list[str]:
     return list(blocked(list(policies), pod))
 
 
-def _nodes(cluster: Cluster) -> Iterator[Row]:
+def _nodes(cluster: Cluster) -> Iterator[Check]:
     """nodes: architectures, GPUs, and taints that repel pods."""
     nodes = cluster.kube.get_all("Node")
     kinds = sorted({node["status"].get("nodeInfo", {}).get("architecture", "?") for node in nodes})
     gpus = sum(allocatable(node, GPU) for node in nodes)
-    yield "nodes", OK, f"{len(nodes)}, {', '.join(kinds)}, {gpus:g} GPUs", ""
+    yield ok("nodes", f"{len(nodes)}, {', '.join(kinds)}, {gpus:g} GPUs")
     known = {toleration["key"] for toleration in config.read().tolerations} | {GPU}
     tainted = {
         f"{taint['key']}={taint.get('value', '')}:{taint['effect']}".replace("=:", ":")
@@ -262,20 +253,20 @@ def _nodes(cluster: Cluster) -> Iterator[Row]:
     }
     if tainted:
         fix = f"TRAINYARD_TOLERATIONS={','.join(sorted(tainted))} tolerates them"
-        yield "taints", WARNING, ", ".join(sorted(tainted)), fix
+        yield warn("taints", ", ".join(sorted(tainted)), fix)
 
 
-def _images(cluster: Cluster) -> Iterator[Row]:
+def _images(cluster: Cluster) -> Iterator[Check]:
     """images: the trainers' image and its pull Secret."""
     try:
         image = cluster.trainer_image()
     except KitError as error:
-        yield "image", FAILED, error.what, error.fix
+        yield failed("image", error.what, error.fix)
         return
     secret = config.read().pull_secret
     if secret and allowed(lambda: cluster.kube.find("Secret", secret) or {}) == {}:
         fix = f"kubectl create secret docker-registry {secret} --docker-server=… --docker-username=…"
-        yield "image", FAILED, f'there is no Secret "{secret}" (TRAINYARD_PULL_SECRET)', fix
+        yield failed("image", f'there is no Secret "{secret}" (TRAINYARD_PULL_SECRET)', fix)
         return
     foreign = kinds = ""
     if cluster.provider != "local":
@@ -284,26 +275,26 @@ def _images(cluster: Cluster) -> Iterator[Row]:
         kinds = f", for {', '.join(sorted(published))}" if published and nodes is None else ""
     if foreign:
         fix = f"job.patch with a nodeSelector for kubernetes.io/arch, or {BUILDER}"
-        yield "image", FAILED, f"{image} does not support the nodes' {foreign}", fix
+        yield failed("image", f"{image} does not support the nodes' {foreign}", fix)
     elif image.endswith(config.DEFAULT_IMAGE) and cluster.provider != "local":
         message = f"{image}, PyTorch's own, as the kit's is not published; it lacks {', '.join(PACKAGES)}"
-        yield "image", WARNING, message + kinds, BUILDER
+        yield warn("image", message + kinds, BUILDER)
     else:
-        yield "image", OK, image + kinds + (f", with Secret {secret}" if secret else ""), ""
+        yield ok("image", image + kinds + (f", with Secret {secret}" if secret else ""))
 
 
-def _operators(cluster: Cluster) -> Iterator[Row]:
+def _operators(cluster: Cluster) -> Iterator[Check]:
     """operators: which are installed, according to the API groups."""
     groups = {group["name"] for group in cluster.kube.raw(group_path()).get("groups") or []}
     for group, (use, operator) in OPERATORS.items():
         if group not in groups:
             fix = f'for {use}, have an administrator run `kit.install("{operator}")`'
-            yield operator, WARNING, "not installed", fix
+            yield warn(operator, "not installed", fix)
         elif group == METRICS and not _metrics_answer(cluster.kube):
             fix = "have an administrator check kubectl -n kube-system get pods -l k8s-app=metrics-server"
-            yield operator, WARNING, f"registered, but does not answer: {use} are unavailable", fix
+            yield warn(operator, f"registered, but does not answer: {use} are unavailable", fix)
         else:
-            yield operator, OK, "served", ""
+            yield ok(operator, "served")
 
 
 def _metrics_answer(kube: Kube) -> bool:

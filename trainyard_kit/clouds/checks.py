@@ -31,8 +31,8 @@ class Check:
     fix: str = ""
 
 
-def ok(name: str, message: str) -> Check:
-    return Check(name, Level.OK, message)
+def ok(name: str, message: str, fix: str = "") -> Check:
+    return Check(name, Level.OK, message, fix)
 
 
 def warn(name: str, message: str, fix: str) -> Check:

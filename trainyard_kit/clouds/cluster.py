@@ -23,7 +23,7 @@ from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitErro
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds import confirmation
-from trainyard_kit.clouds.checks import Check, Level, Probe, Report, ok, run
+from trainyard_kit.clouds.checks import Probe, Report, ok, run
 from trainyard_kit.clouds.price_table import (
     Estimate,
     Price,
@@ -433,8 +433,7 @@ def preflight(
         >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
     """
     if isinstance(provider, Cluster):
-        checks = (Check(name, Level(result), *text) for name, result, *text in check_cluster(provider))
-        return Report(f'cluster "{provider.name}"', tuple(checks))
+        return check_cluster(provider)
     shape = Shape(nodes=nodes, options=options)
     cluster_class = provider_class(provider)
     if issubclass(cluster_class, CloudCluster):
