@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -165,19 +165,6 @@ def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
 KINDS = {kind.command: kind for kind in JOBS}
 
 
-class JobOptions(TypedDict):
-    """The options of ``trainyard launch`` that describe the job."""
-
-    kind: str
-    nodes: int
-    cpus: str | None
-    memory: str | None
-    gpus: int | None
-    volumes: tuple[str, ...]
-    name: str | None
-    option: tuple[str, ...]
-
-
 @click.command()
 @click.argument("trainer")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -206,7 +193,7 @@ def launch(
     output: str,
     replace: bool,
     dry_run: bool,
-    **options: Unpack[JobOptions],
+    **options: Any,
 ) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
@@ -216,7 +203,7 @@ def launch(
     from kitlib import jobs
     from trainyard_kit.cli.follow import follow
 
-    job = _job(trainer, args, **options)
+    job = _job(trainer, args=args, **options)
     if dry_run:
         click.echo(job.manifest(), nl=False)
         return
@@ -225,13 +212,21 @@ def launch(
     )
 
 
-def _job(trainer: str, args: tuple[str, ...], **options: Unpack[JobOptions]) -> "Job":
+def _job(
+    trainer: str,
+    *,
+    kind: str,
+    nodes: int,
+    cpus: str | None,
+    memory: str | None,
+    volumes: tuple[str, ...],
+    option: tuple[str, ...],
+    **arguments: Any,
+) -> "Job":
     """Build a job of a kind; its constructor has the same arguments."""
-    kind, limits = options["kind"], {"cpu": options["cpus"], "memory": options["memory"]}
-    mounts = dict(volume.partition("=")[::2] for volume in options["volumes"])
-    arguments: dict[str, object] = {"args": args, "volumes": mounts or None}
-    arguments |= {"gpus": options["gpus"], "name": options["name"]}
-    arguments |= options_of(options["option"]) | {KINDS[kind].nodes: options["nodes"]}
+    mounts = dict(volume.partition("=")[::2] for volume in volumes)
+    arguments |= {"volumes": mounts or None} | options_of(option) | {KINDS[kind].nodes: nodes}
+    limits = {"cpu": cpus, "memory": memory}
     arguments |= {resource: limit for resource, limit in limits.items() if limit is not None}
     try:
         return KINDS[kind].entry.load()(trainer, **arguments)

@@ -1,23 +1,12 @@
 """``trainyard resources`` and ``extend``: the kit's cloud resources, and a cluster's expiry."""
 
-from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import click
 
 from kitlib import clusters, config
 from kitlib.errors import BadInput
 from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, combine, show
-
-
-class Location(TypedDict):
-    """The options of `LOCATION`."""
-
-    provider: str | None
-    regions: str | Sequence[str] | None
-    profile: str | None
-    project: str | None
-
 
 LOCATION = combine(
     click.option("--provider", help="eks or gke; by default both."),
@@ -42,7 +31,7 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @LOCATION
 @OUTPUT
-def list_(cluster: str | None, output: str | None, **location: Unpack[Location]) -> None:
+def list_(cluster: str | None, output: str | None, **location: Any) -> None:
     """List the kit's cloud resources, identified by their tags, and what its clusters cost."""
     from trainyard_kit.clouds.resources import costs, find, resolve_places, table
 
@@ -60,7 +49,7 @@ def list_(cluster: str | None, output: str | None, **location: Unpack[Location])
 @click.option("--all", "all_clusters", is_flag=True, help="Select all clusters of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete them; without this they are only listed.")
 @LOCATION
-def delete(names: tuple[str, ...], all_clusters: bool, confirm: bool, **location: Unpack[Location]) -> None:
+def delete(names: tuple[str, ...], all_clusters: bool, confirm: bool, **location: Any) -> None:
     """Delete all resources of each CLUSTER, even if the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
