@@ -103,10 +103,14 @@ def workers_left(cpus: list[float], request: float, service: int, workers: int) 
     return min(workers, max(0, sum(int(cpu // request) for cpu in cpus) - service))
 
 
-def build(name: str, formula: Callable[..., Any]) -> Exercise:
-    """Build the exercise of a formula from its cases."""
+def __getattr__(attribute: str) -> Exercise:
+    """Build the exercise of a formula from its cases: ``amdahl_exercise`` is that of `amdahl`."""
+    name, _, last = attribute.rpartition("_")
+    if last != "exercise" or name not in globals():
+        raise AttributeError(attribute)
+    formula = globals()[name]
     table = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))[name]
-    exercise = Exercise(table["takes"], seconds=5, stub=table["stub"], name=f"{name}_exercise")
+    exercise = Exercise(table["takes"], seconds=5, stub=table["stub"], name=attribute)
     labels = table.get("parts", [])
     previous: dict[str, str] = {}  # what follows from a mistake is not called one of its own
     for case in table["checks"]:
@@ -158,22 +162,3 @@ def _draw(values: list[Any]) -> Any:
     """Draw an integer between two, or one of several values."""
     between = len(values) == 2 and type(values[0]) is int
     return random.randint(*values) if between else random.choice(values)
-
-
-FORMULAS = (
-    amdahl,
-    bubble,
-    cost,
-    crossings,
-    epoch,
-    interval,
-    lora,
-    partitions,
-    rank_memory,
-    repeated,
-    scaling,
-    step_formula,
-    strong_scaling,
-    workers_left,
-)
-globals().update({f"{formula.__name__}_exercise": build(formula.__name__, formula) for formula in FORMULAS})
