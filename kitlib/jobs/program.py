@@ -1,6 +1,6 @@
 """What a training job runs: a program with all that travels with it, or the address to fetch it from."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -52,7 +52,6 @@ class TrainerProgram:
         secret: str | None = None,
         root: str | Path | None = None,
         module: str | None = None,
-        offered: Collection[Path] = (),
     ) -> Self:
         """Read a file, a module, or a function as a program; or parse a URL."""
         address = None if callable(trainer) or trainer is None else remote(trainer, secret)
@@ -68,7 +67,7 @@ class TrainerProgram:
         layout = read_layout(trainer, root, module)
         names = listed(layout.base, files)
         permissions = modes(layout.base, names)  # refuses what is too large, before it is read
-        content, layout = project(layout, offered=offered, files=names)
+        content, layout = project(layout, files=names)
         first = content[layout.name]
         words = flags(args, [first, *(text for name, text in content.items() if name.endswith(".py"))])
         folder = PurePosixPath(layout.folder)

@@ -92,19 +92,16 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
 Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
 
 
-def sources(
-    *programs: Path, offered: Collection[Path] = (), given: Mapping[Path, str] = MappingProxyType({})
-) -> Sources:
+def sources(*programs: Path, given: Mapping[Path, str] = MappingProxyType({})) -> Sources:
     """Read these programs, and all that they import from beside them, by their path below their folder.
 
     Args:
         programs: The trainer, and other programs that it needs.
-        offered: Modules that may be imported from anywhere.
         given: Sources of programs that are no files.
     """
     contents: Sources = {}
     for program in programs:
-        contents |= project(Layout(program, program.parent), offered=offered, given=given)[0]
+        contents |= project(Layout(program, program.parent), given=given)[0]
     return check_size(contents, about=f"trainer {programs[0]}")
 
 

@@ -4,7 +4,6 @@ The login to a cluster's registry is a temporary file that is deleted after the 
 ``~/.docker/config.json`` is not changed, and no command line contains a password.
 """
 
-import base64
 import json
 import os
 import platform
@@ -87,10 +86,9 @@ class Engine:
         if login is None:
             yield [], [], {}
             return
-        auth = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
         file = Path(folder, "config.json")
         file.touch(mode=0o600)
-        file.write_text(json.dumps({"auths": {login.host: {"auth": auth}}}), encoding="utf-8")
+        file.write_text(login.docker_config(), encoding="utf-8")
         if self.program == "podman":
             yield [], [f"--authfile={file}"], {}
             return

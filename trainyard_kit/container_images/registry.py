@@ -19,12 +19,15 @@ class Login:
     user: str
     password: str = field(repr=False)
 
+    def docker_config(self) -> str:
+        """Write the ``config.json`` of Docker that has it."""
+        auth = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return json.dumps({"auths": {self.host: {"auth": auth}}})
+
     def secret(self) -> Object:
         """Build a Secret with it: https://kubernetes.io/docs/concepts/configuration/secret."""
-        auth = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        content = json.dumps({"auths": {self.host: {"auth": auth}}})
         kind = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson"}
-        return {**kind, "stringData": {DOCKER_CONFIG: content}}
+        return {**kind, "stringData": {DOCKER_CONFIG: self.docker_config()}}
 
 
 @dataclass(frozen=True)
