@@ -401,9 +401,9 @@ def _shifted(time: str, by: timedelta) -> str:
 
 
 def _moment(time: str) -> datetime | None:
-    """Parse a time of a log, which has nanoseconds, or none."""
+    """Parse a time of a log; None for none, and for what a program wrote as one."""
     try:
-        return parse_time(re.sub(r"(\.\d{6})\d+", r"\1", time)) if time else None
+        return parse_time(time or None)
     except ValueError:
         return None
 

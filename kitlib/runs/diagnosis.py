@@ -1,6 +1,5 @@
 """The diagnosis of a run: the facts about it, collected, and the causes that the rules find in them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -86,7 +85,7 @@ def seconds_without_a_step(newest: Sequence[Object], logs: Mapping[int | str, Se
     ends = [line for line in steps if line] or [line for lines in logs.values() for line in lines[-1:]]
     times = [line.time for line in ends] + list(map(pods.started_at, newest))
     last = max((time for time in times if time), key=time_key, default="")
-    moment = parse_time(re.sub(r"(\.\d{6})\d+", r"\1", last) or None)
+    moment = parse_time(last or None)
     return 0.0 if moment is None else (datetime.now(UTC) - moment).total_seconds()
 
 
