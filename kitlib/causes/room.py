@@ -6,20 +6,16 @@ from collections.abc import Iterable
 from kitlib.causes.facts import Facts
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import allocatable, format_bytes, parse_quantity
+from kitlib.k8s.quantities import allocatable, format_bytes, requested
 
 ALL_PODS = "Pod of all namespaces"  # read only where a pod of the run has no node
 MAX_HOLDERS = 3
 BYTES = ("memory", "ephemeral-storage")
 
 
-def requested(spec: Object, resource: str) -> float:
-    """Add up what the containers of a pod request of a resource; each pod is one of ``pods``."""
-    if resource == "pods":
-        return 1.0
-    amounts = [item.get("resources") or {} for item in spec.get("containers") or []]
-    values = [{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in amounts]
-    return sum(parse_quantity(value.get(resource, 0)) for value in values)
+def needed(spec: Object, resource: str) -> float:
+    """Compute what a pod requests of a resource; each pod is one of ``pods``."""
+    return 1.0 if resource == "pods" else requested(spec, resource)
 
 
 def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
@@ -36,7 +32,7 @@ def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
     by_node, by_holder = defaultdict[str, float](float), defaultdict[str, float](float)
     for pod in facts.of(ALL_PODS) or facts.of("Pod"):
         node = pod["spec"].get("nodeName")
-        if node and not pods.finished(pod) and (count := requested(pod["spec"], resource)):
+        if node and not pods.finished(pod) and (count := needed(pod["spec"], resource)):
             by_node[node] += count
             by_holder[holder(facts, pod)] += count
     total = {node["metadata"]["name"]: allocatable(node, resource) for node in facts.of("Node")}

@@ -23,7 +23,7 @@ from kitlib.k8s.api_errors import admission_hint, exceeds_quota, launch_rejected
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.job_kinds import KINDS
 from kitlib.k8s.manifests import Object, merge, title
-from kitlib.k8s.quantities import parse_quantity
+from kitlib.k8s.quantities import parse_quantity, requested
 from kitlib.storage import storage_class
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -340,16 +340,7 @@ def usage(pod: Object, resource: str) -> float:
     if resource in ("pods", "count/pods"):
         return 1
     part, _, name = resource.partition(".") if "." in resource else ("requests", "", resource)
-    if part not in ("requests", "limits"):
-        return 0
-
-    def of(container: Object) -> float:
-        resources = container.get("resources") or {}
-        default = (resources.get("limits") or {}).get(name, 0) if part == "requests" else 0
-        return float(parse_quantity((resources.get(part) or {}).get(name, default)))
-
-    init = max((of(container) for container in pod["spec"].get("initContainers") or ()), default=0.0)
-    return max(sum(of(container) for container in pod["spec"]["containers"]), init)
+    return requested(pod["spec"], name, part) if part in ("requests", "limits") else 0
 
 
 def _creation(kind: str, name: str) -> str:

@@ -18,7 +18,7 @@ from kitlib.errors import BadInput
 from kitlib.k8s import pods
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, requested
 
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 # Without it NCCL says only "unhandled system error": its own reason is what `why` reads.
@@ -106,15 +106,15 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
     for spec in pod_specs(list(job_objects)):
         nodes = [node for node in every if tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
         for resource, (keyword, title, show) in RESOURCES.items():
-            requested = sum(_requested(container, resource) for container in spec["containers"])
+            amount = requested(spec, resource)
             largest = max((allocatable(node, resource) for node in nodes), default=0.0)
             if resource == GPU:
                 largest = max(largest, *cluster.training_gpus(), 0)
-            if nodes and requested > largest:
-                what = f"a pod requests {show(requested)} {title}, and the largest of {len(every)} nodes has "
+            if nodes and amount > largest:
+                what = f"a pod requests {show(amount)} {title}, and the largest of {len(every)} nodes has "
                 fix = f"set `{keyword}=` to at most {show(largest)}, or add a node with more"
                 if cluster.provider == "local" and resource == GPU:
-                    recreate = f'name="{cluster.name}", gpus={requested:g}, recreate=True'
+                    recreate = f'name="{cluster.name}", gpus={amount:g}, recreate=True'
                     again = f'`kit.create_cluster("local", {recreate})`'
                     fix = f"set `gpus=` to at most {largest:g}, or create nodes that declare them: {again}"
                 raise BadInput(f"{what}{show(largest)}", about=about, fix=fix)
@@ -139,12 +139,6 @@ def pod_specs(part: object) -> Iterator[Object]:
             }
         for item in part.values():
             yield from pod_specs(item)
-
-
-def _requested(container: Object, resource: str) -> float:
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    return parse_quantity(requests.get(resource, limits.get(resource, 0)))
 
 
 def tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:

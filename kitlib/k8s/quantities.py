@@ -30,6 +30,21 @@ def allocatable(node: Object, kind: str) -> float:
     return parse_quantity(((status.get("capacity") or {}) | (status.get("allocatable") or {})).get(kind, "0"))
 
 
+def requested(spec: Object, kind: str, part: str = "requests") -> float:
+    """Compute what a pod's spec requests of a resource, or its ``limits``; what has only a limit requests it.
+
+    Its containers run together, and its initial ones before them, each alone.
+    """
+
+    def of(container: Object) -> float:
+        own = container.get("resources") or {}
+        amounts = (own.get("limits") or {}) | ((own.get("requests") or {}) if part == "requests" else {})
+        return parse_quantity(amounts.get(kind, 0))
+
+    together = sum(of(container) for container in spec.get("containers") or ())
+    return max([together, *(of(container) for container in spec.get("initContainers") or ())])
+
+
 def check_quantity(value: object, *, what: str, example: str) -> str | None:
     """Check that a quantity is valid and above 0; None is none."""
     if value is None:

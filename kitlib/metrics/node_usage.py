@@ -13,7 +13,7 @@ import numpy as np
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.pods import finished
-from kitlib.k8s.quantities import GPU, allocatable, format_bytes, format_cores, parse_quantity
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, format_cores, parse_quantity, requested
 
 MAX_SAMPLES = 720
 _LINK = re.compile(r'trainyard_link_bytes_total\{link="([^"]*)",direction="(\w+)",limit="(\d+)"\} (\d+)')
@@ -86,9 +86,7 @@ def requested_gpus(pods: Iterable[Object]) -> dict[str, float]:
     for pod in pods:
         node = pod["spec"].get("nodeName")
         if node and not finished(pod):
-            resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
-            count = sum(parse_quantity((item.get("limits") or {}).get(GPU, 0)) for item in resources)
-            by_node[node] = by_node.get(node, 0.0) + count
+            by_node[node] = by_node.get(node, 0.0) + requested(pod["spec"], GPU)
     return by_node
 
 

@@ -16,7 +16,7 @@ from kitlib.clusters.nodes import is_ready
 from kitlib.k8s import pods
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity, requested
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.spec import POOL
 from trainyard_kit.workshop.attendees import LABEL, Quota
@@ -83,8 +83,8 @@ def count(attendees: int, quota: Quota, nodes: Sequence[Object], other_pods: Ite
     ready = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
     running = [pod for pod in other_pods if not pods.finished(pod)]
     total = {kind: sum(allocatable(node, kind) for node in ready) for kind in KINDS}
-    requested = {kind: sum(_request(pod, kind) for pod in running) for kind in KINDS}
-    free = {kind: max(0.0, total[kind] - requested[kind]) for kind in KINDS}
+    taken = {kind: sum(requested(pod["spec"], kind) for pod in running) for kind in KINDS}
+    free = {kind: max(0.0, total[kind] - taken[kind]) for kind in KINDS}
     training = _training(ready)
     pattern = next(iter(training), None)
     return Capacity(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
@@ -106,11 +106,6 @@ def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object
         return 0
     size = {kind: allocatable(pattern, kind) if pattern else 0 for kind in shortage}
     return max(math.ceil(shortage[kind] / size[kind]) for kind in shortage) if all(size.values()) else None
-
-
-def _request(pod: Object, kind: str) -> float:
-    resources = (container.get("resources") or {} for container in pod["spec"]["containers"])
-    return sum(parse_quantity((item.get("requests") or {}).get(kind, "0")) for item in resources)
 
 
 def _format(kind: str, amount: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
 from kitlib.causes.facts import Facts
-from kitlib.causes.room import BYTES, holders_of_port, requested, shortage
+from kitlib.causes.room import BYTES, holders_of_port, needed, shortage
 from kitlib.causes.rules.reported import cause_of, patterns
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
 from kitlib.k8s import pods
@@ -141,7 +141,7 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
     if "Too many pods" in match[0]:
         values["resource"] = "pods"
     if resource := values["resource"]:
-        amount = requested(spec, resource)
+        amount = needed(spec, resource)
         values["request"] = format_bytes(amount) if resource in BYTES else f"{amount:g}"
         room, values["less"] = shortage(facts, resource, amount)
         values["room"] = f": {room}" if room else ""
