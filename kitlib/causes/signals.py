@@ -150,7 +150,7 @@ def _of_run(event: Object, kind: str, name: str, facts: Facts) -> bool:
         item = facts.find(kind, name)
         if item and (pods.deleted(item) or (item.get("status") or {}).get("phase") == "Bound"):
             return False
-        return any(name in claims_of(pod) for pod in facts.pods)
+        return any(name in pods.claims_of(pod) for pod in facts.pods)
     ours = re.fullmatch(re.escape(facts.run) + OWN_PODS, name)
     if _of_earlier(event, facts):
         return False
@@ -225,12 +225,3 @@ def ended_by_node(pod: Object | None) -> bool:
     states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
     reasons = {(state.get("terminated") or {}).get("reason") for state in states}
     return bool(status.get("reason")) or bool(reasons & {"StartError", "ContainerCannotRun"})
-
-
-def claims_of(pod: Object) -> Iterator[str]:
-    """Yield the names of the PersistentVolumeClaims of a pod."""
-    for volume in pod["spec"].get("volumes") or []:
-        if "persistentVolumeClaim" in volume:
-            yield volume["persistentVolumeClaim"]["claimName"]
-        elif "ephemeral" in volume:
-            yield f"{pod['metadata']['name']}-{volume['name']}"

@@ -93,7 +93,7 @@ def check_access_modes(kube: Kube, job: Job, objects: Sequence[Object], *, about
     samples = [sample for item in objects for sample in pod_samples(item)]
     samples += [PodSample(item, 1) for item in objects if item["kind"] == "Pod"]
     for claim in sorted(job.claims):
-        users = [sample for sample in samples if claim in _claims(sample.pod)]
+        users = [sample for sample in samples if claim in pods.claims_of(sample.pod)]
         if sum(sample.count for sample in users) < 2:
             continue
         item = allowed(lambda claim=claim: kube.find("PersistentVolumeClaim", claim))  # type: ignore[misc]
@@ -112,11 +112,6 @@ def check_access_modes(kube: Kube, job: Job, objects: Sequence[Object], *, about
         what = f'volume "{claim}" is for {place} at a time: {modes[0]}, of StorageClass "{name}"'
         fix = f"create_volume with {storage_class.shared_class(classes)}; or `nodes=1`"
         raise BadInput(what, about=about, fix=fix)
-
-
-def _claims(pod: Object) -> set[str]:
-    volumes = pod["spec"].get("volumes") or []
-    return {(volume.get("persistentVolumeClaim") or {}).get("claimName", "") for volume in volumes}
 
 
 def _kept_together(spec: Object) -> bool:

@@ -1,7 +1,7 @@
 """Reading a pod: its rank, its status in kubectl's words, and why it does not run. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -251,6 +251,15 @@ def seconds_run(run_pods: Iterable[Object]) -> float | None:
     if not starts or not ends:
         return None
     return (datetime.fromisoformat(max(ends)) - datetime.fromisoformat(min(starts))).total_seconds()
+
+
+def claims_of(pod: Object) -> Iterator[str]:
+    """Yield the names of the PersistentVolumeClaims of a pod."""
+    for volume in pod["spec"].get("volumes") or []:
+        if "persistentVolumeClaim" in volume:
+            yield volume["persistentVolumeClaim"]["claimName"]
+        elif "ephemeral" in volume:
+            yield f"{pod['metadata']['name']}-{volume['name']}"
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

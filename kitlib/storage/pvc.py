@@ -114,12 +114,9 @@ def users(kube: Kube, name: str) -> list[str]:
     return [
         pod["metadata"]["name"]
         for pod in kube.get_all("Pod")
-        if not pod["metadata"].get("deletionTimestamp")
+        if not pods.deleted(pod)
         and (pod["metadata"].get("labels") or {}).get(names.VOLUME) != name
-        and any(
-            (volume.get("persistentVolumeClaim") or {}).get("claimName") == name
-            for volume in pod["spec"].get("volumes") or []
-        )
+        and name in pods.claims_of(pod)
     ]
 
 

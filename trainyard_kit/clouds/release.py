@@ -8,6 +8,7 @@ from typing import Any
 from kitlib.display.progress import progress
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
+from kitlib.k8s.pods import claims_of
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
@@ -24,8 +25,8 @@ def release(kube: Kube, *, about: str) -> None:
     """
     with progress(about) as line:
         try:
-            all_namespaces = kube.within("")
-            for kind, selects in ((SERVICE, _has_load_balancer), (CLAIM, bool), (POD, _uses_a_claim)):
+            all_namespaces, uses_claim = kube.within(""), lambda pod: any(claims_of(pod))
+            for kind, selects in ((SERVICE, _has_load_balancer), (CLAIM, bool), (POD, uses_claim)):
                 for item in all_namespaces.get_all(kind):
                     if selects(item):
                         meta = item["metadata"]
@@ -50,10 +51,6 @@ def release(kube: Kube, *, about: str) -> None:
 
 def _has_load_balancer(service: dict[str, Any]) -> bool:
     return service["spec"].get("type") == "LoadBalancer"
-
-
-def _uses_a_claim(pod: dict[str, Any]) -> bool:
-    return any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
 
 
 def _is_dynamic(volume: dict[str, Any]) -> bool:

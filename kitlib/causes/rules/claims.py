@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from kitlib.causes.cause import CERTAIN, Cause
 from kitlib.causes.facts import Facts
-from kitlib.causes.signals import claims_of
 from kitlib.k8s import pods
 from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
@@ -18,7 +17,7 @@ BY_HAND = "kubernetes.io/no-provisioner"
 
 def unbound(facts: Facts) -> Iterator[Cause]:
     """Find why no existing volume fits a claim, and claims that lost theirs."""
-    names = {name for pod in facts.pods for name in claims_of(pod)}
+    names = {name for pod in facts.pods for name in pods.claims_of(pod)}
     for claim in facts.of("PersistentVolumeClaim"):
         name, phase = claim["metadata"]["name"], (claim.get("status") or {}).get("phase")
         if name not in names or phase not in ("Pending", "Lost"):

@@ -17,7 +17,7 @@ from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
 from kitlib.causes.facts import Facts
 from kitlib.causes.room import BYTES, holders_of_port, needed, shortage
 from kitlib.causes.rules.reported import cause_of, patterns
-from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
+from kitlib.causes.signals import LONGEST_MATCHED, Signal, pod_name
 from kitlib.k8s import pods
 from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
@@ -127,7 +127,7 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
         for port in container.get("ports") or []
         if port.get("hostPort")
     ]
-    claims = list(claims_of({"spec": spec, "metadata": {"name": ""}}))
+    claims = list(pods.claims_of({"spec": spec, "metadata": {"name": ""}}))
     values["nodes"] = f": {', '.join(cordoned)}" if cordoned else ""
     values["taints"] = (
         f": {'; '.join(taints)}" if taints else f": {values['taint']}" if values["taint"] else ""
