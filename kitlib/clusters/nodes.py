@@ -49,8 +49,7 @@ def is_ready(node: Object) -> bool:
 
 def problems(node: Object) -> list[str]:
     """List the conditions that are true and should not be: pressure, what extensions report, a cordon."""
-    conditions = (node.get("status") or {}).get("conditions") or []
-    kinds = [item["type"] for item in conditions if item["status"] == "True" and item["type"] != "Ready"]
+    kinds = [kind for kind in pods.conditions(node) if kind != "Ready"]
     return kinds + (["SchedulingDisabled"] if (node.get("spec") or {}).get("unschedulable") else [])
 
 

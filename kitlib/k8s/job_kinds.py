@@ -165,18 +165,12 @@ def limits(item: Object) -> tuple[int, int, int]:
     return now, fixed + least if least else now, fixed + most if most else now
 
 
-def conditions(item: Object) -> dict[str, Object]:
-    """Index the conditions that are true by their type."""
-    listed = (item.get("status") or {}).get("conditions") or []
-    return {condition["type"]: condition for condition in listed if condition["status"] == "True"}
-
-
 def succeeded(item: Object, workers: Iterable[Object] = ()) -> bool:
     """Test for success; of plain pods by the pods: none trains any more, and one came to the end."""
     if item.get("kind") == POD_TEMPLATE:
         workers = list(workers)
         return not any(map(active, workers)) and any(pods.phase(worker) == "Succeeded" for worker in workers)
-    return any(condition in conditions(item) for condition in kind_of(item).succeeded)
+    return any(condition in pods.conditions(item) for condition in kind_of(item).succeeded)
 
 
 def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
@@ -192,7 +186,7 @@ def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
         if any(map(active, workers)) or succeeded(item, workers) or (unreachable and not failed):
             return None
         return "every worker has failed" if failed else "its workers were deleted"
-    state = conditions(item)
+    state = pods.conditions(item)
     condition_met = next((state[condition] for condition in kind_of(item).failed if condition in state), None)
     if condition_met is None:
         return None

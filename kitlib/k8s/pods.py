@@ -109,9 +109,15 @@ def condition(pod: Object, kind: str) -> Object:
     return next((entry for entry in conditions if entry["type"] == kind), {})
 
 
+def conditions(item: Object) -> dict[str, Object]:
+    """Index the conditions of a pod, or of another object, that are true by their type."""
+    listed = (item.get("status") or {}).get("conditions") or []
+    return {condition["type"]: condition for condition in listed if condition["status"] == "True"}
+
+
 def has_condition(item: Object, kind: str) -> bool:
     """Whether a condition of a pod, or of another object, is true."""
-    return condition(item, kind).get("status") == "True"
+    return kind in conditions(item)
 
 
 def node_unreachable(pod: Object) -> str:

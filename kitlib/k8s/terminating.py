@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from kitlib.errors import KitError
+from kitlib.k8s import pods
 from kitlib.k8s.api_path import api_path, group_path
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
@@ -17,12 +18,8 @@ MAX_NAMED, MAX_TEXT = 5, 4096
 
 def remaining_conditions(namespace: Object) -> str:
     """Get Kubernetes' messages about a namespace's remaining objects; empty if it has none."""
-    conditions = (namespace.get("status") or {}).get("conditions") or ()
-    return "; ".join(
-        condition["message"]
-        for condition in conditions
-        if condition["status"] == "True" and "Remaining" in condition["type"]
-    )
+    true = pods.conditions(namespace)
+    return "; ".join(condition["message"] for kind, condition in true.items() if "Remaining" in kind)
 
 
 def holders(kube: Kube, namespace: Object) -> str:
@@ -45,8 +42,7 @@ def held_namespaces(kube: Kube) -> list[str]:
     return [
         f"namespace {item['metadata']['name']} waits until these are gone: {left}"
         for item in namespaces
-        if item["metadata"].get("deletionTimestamp")
-        and (left := holders(kube, item) or remaining_conditions(item))
+        if pods.deleted(item) and (left := holders(kube, item) or remaining_conditions(item))
     ]
 
 

@@ -127,7 +127,7 @@ def _state_of(pod: Object) -> tuple[str, str]:
     node = pod["spec"].get("nodeName") or ""
     if pods.finished(pod):
         return "", node
-    if pod["metadata"].get("deletionTimestamp"):
+    if pods.deleted(pod):
         return (LEAVING, node) if node else ("", "")
     if not node:
         return WAITING, ""
@@ -146,4 +146,4 @@ def _end(pod: Object) -> str:
         return "preempted" if disruption.get("reason") == "PreemptionByScheduler" else "evicted"
     if pods.finished(pod):
         return "done" if pods.phase(pod) == "Succeeded" else "failed"
-    return "deleted" if pod["metadata"].get("deletionTimestamp") else ""
+    return "deleted" if pods.deleted(pod) else ""

@@ -81,7 +81,7 @@ def run_status(main: Object | None, run_pods: Iterable[Object], warnings: Iterab
         explanation = message if job_kinds.kind_of(main).explains else ""
         reasons = [_cause(main, run_pods, warnings, FAILED), explanation]
         return RunStatus(FAILED, "; ".join(filter(None, reasons)) or message, **counts)
-    if "Suspended" in job_kinds.conditions(main):
+    if "Suspended" in pods.conditions(main):
         return RunStatus(PENDING, "it is suspended", **counts)
     fewest = job_kinds.limits(main)[1]
     if running + succeeded + (failed if fewest == wanted else 0) >= fewest:

@@ -140,7 +140,7 @@ def row(claim: Object) -> tuple[object, ...]:
     spec, status = claim["spec"], claim.get("status") or {}
     size = (status.get("capacity") or spec["resources"]["requests"]).get("storage")
     modes = ", ".join(status.get("accessModes") or spec["accessModes"])
-    word = "Terminating" if claim["metadata"].get("deletionTimestamp") else status.get("phase")
+    word = "Terminating" if pods.deleted(claim) else status.get("phase")
     name, created = claim["metadata"]["name"], claim["metadata"]["creationTimestamp"]
     return name, word, size, modes, spec.get("storageClassName"), age(created)
 

@@ -168,10 +168,7 @@ def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
 def _pressure(facts: Facts, pod: Object | None) -> list[str]:
     """List the pressure conditions of a killed pod's node."""
     node = facts.find("Node", ((pod or {}).get("spec") or {}).get("nodeName") or "")
-    conditions = ((node or {}).get("status") or {}).get("conditions") or []
-    bad = [
-        entry["type"] for entry in conditions if entry["type"] != "Ready" and entry.get("status") == "True"
-    ]
+    bad = [kind for kind in pods.conditions(node or {}) if kind != "Ready"]
     return [f"node {node['metadata']['name']} has {', '.join(bad)}"] if node and bad else []
 
 

@@ -17,7 +17,7 @@ from kitlib.causes.facts import Facts
 from kitlib.causes.rules.claims import has_volumes
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, signals
 from kitlib.display.tables import parse_time
-from kitlib.k8s import job_kinds, pods
+from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 
 FAILED = ("FailureTarget", "Failed")  # conditions of a job that its controller no longer retries
@@ -116,7 +116,7 @@ def cause_of(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cau
 
 def _by_controller(facts: Facts, signal: Signal, pattern: Pattern) -> bool:
     """Tell whether a pod was deleted by its job's controller after the job had failed."""
-    failed = [job_kinds.conditions(item).get(kind) for item in facts.creators for kind in FAILED]
+    failed = [pods.conditions(item).get(kind) for item in facts.creators for kind in FAILED]
     times = [condition.get("lastTransitionTime") for condition in failed if condition]
     gave_up, when = parse_time(min(filter(None, times), default=None)), parse_time(signal.at or None)
     return pattern.kind == "PodDeleted" and gave_up is not None and when is not None and when >= gave_up

@@ -33,7 +33,7 @@ def suspended(facts: Facts) -> Iterator[Cause]:
             f"kubectl patch job {name} --type=merge -p '{patch}'",
         )
         yield Cause(kind="Suspended", who=f"Job {name}", what=what, fix=fix, certainty=CERTAIN)
-    condition = job_kinds.conditions(main).get("Suspended")
+    condition = pods.conditions(main).get("Suspended")
     if condition is None and not main.get("spec", {}).get("suspend"):
         return
     kind, name, queue = (
