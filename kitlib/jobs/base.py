@@ -241,16 +241,13 @@ class TrainingJob(Job):
         template: str | Path | None = None,
     ) -> None:
         self.file: Path | None = None if template is None else config.find(template)
-        program = (
-            trainer
-            if isinstance(trainer, TrainerProgram)
-            else TrainerProgram.read(
+        if not isinstance(trainer, TrainerProgram):
+            trainer = TrainerProgram.read(
                 trainer, args, files=files, secret=source_secret, root=root, module=module
             )
-        )
-        self.function, self.remote, self.ranks = program.function, program.remote, ranks_for(image)
-        self.trainer, self.args, self.sources = program.path, program.args, program.sources
-        self.files, self.modes, self.layout = program.files, program.modes, program.layout
+        self.function, self.remote, self.ranks = trainer.function, trainer.remote, ranks_for(image)
+        self.trainer, self.args, self.sources = trainer.path, trainer.args, trainer.sources
+        self.files, self.modes, self.layout = trainer.files, trainer.modes, trainer.layout
         self.env: list[Object] = check_environment(env or {})
         self.nodes: int = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
         self.volumes: dict[str, str] = claims_of(volumes or {})
@@ -260,9 +257,7 @@ class TrainingJob(Job):
         self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own, *source]))
         self.cpu: str | None = check_quantity(cpu, what="cpu", example="0.5")
         self.memory: str | None = check_quantity(memory, what="memory", example='"2Gi"')
-        self.gpus: int | None = None
-        if gpus is not None:
-            self.gpus = check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
+        self.gpus = None if gpus is None else check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
         if priority is not None:
             self.priorities = (names.validate_name(priority, kind="priority class"),)
         processes = max(1, self.gpus or 0) if processes_per_node is None else processes_per_node
@@ -274,9 +269,9 @@ class TrainingJob(Job):
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         settings = config.read()
         self.settings = dataclasses.replace(settings, image=check_image(image) or settings.image)
-        self.run_as_user = settings.run_as_user
         if run_as_user is not None:
-            self.run_as_user = check_count(run_as_user, what="run_as_user", least=0, most=MAX_USER)
+            check_count(run_as_user, what="run_as_user", least=0, most=MAX_USER)
+        self.run_as_user = settings.run_as_user if run_as_user is None else run_as_user
         self.security = PodSecurity.of(self.run_as_user)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))

@@ -48,5 +48,4 @@ def pull_from(item: Mapping[str, Any], registry: str, secrets: list[dict[str, st
             part["imagePullSecrets"] = part.get("imagePullSecrets") or secrets
         return part
 
-    pulled: Object = rewrite(item, change)
-    return pulled
+    return rewrite(item, change)

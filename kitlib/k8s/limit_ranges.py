@@ -25,8 +25,7 @@ def fit(item: Mapping[str, Any], ranges: Sequence[Object], *, chosen: Mapping[st
             return part
         return with_containers(part, lambda container: _fit_container(container, bounds, chosen))
 
-    fitted: Object = rewrite(item, change)
-    return fitted
+    return rewrite(item, change)
 
 
 def _fit_container(container: Object, bounds: Sequence[Object], chosen: Mapping[str, str]) -> Object:

@@ -120,13 +120,15 @@ def _merge(base: Any, patch: Any) -> Any:
     return patch
 
 
-def rewrite(part: Any, change: Callable[[Object], Object]) -> Any:
+def rewrite(item: Mapping[str, Any], change: Callable[[Object], Object]) -> Object:
     """Copy an object, or a part of it, with each of its dicts changed, the innermost first."""
-    if isinstance(part, list):
-        return [rewrite(item, change) for item in part]
-    if not isinstance(part, Mapping):
-        return part
-    return change({key: rewrite(value, change) for key, value in part.items()})
+
+    def copied(part: object) -> object:
+        if isinstance(part, list):
+            return [copied(entry) for entry in part]
+        return rewrite(part, change) if isinstance(part, Mapping) else part
+
+    return change({key: copied(value) for key, value in item.items()})
 
 
 def with_containers(spec: Object, change: Callable[[Object], Object]) -> Object:

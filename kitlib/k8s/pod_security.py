@@ -55,8 +55,7 @@ class PodSecurity:
 
     def apply(self, item: Mapping[str, Any]) -> Object:
         """Add the context to all pod specs in an object; what the object says itself stays."""
-        secured: Object = rewrite(item, self._secure)
-        return secured
+        return rewrite(item, self._secure)
 
     def _secure(self, spec: Object) -> Object:
         if not isinstance(spec.get("containers"), list) or (self.restricted and _needs_root(spec)):

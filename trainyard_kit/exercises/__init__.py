@@ -8,6 +8,7 @@ as a dry run. Answers are never compared with the text of a solution. The task, 
 notebook.
 """
 
+import functools
 import importlib
 
 from kitlib.errors import BadInput, Interrupted
@@ -97,6 +98,7 @@ def check(notebook: str, **answers: object) -> Checklist:
         ) from error
 
 
+@functools.cache
 def load(notebook: str) -> Exercise:
     """Import the exercise of a notebook, by the notebook's number."""
     module, _, formula = EXERCISES[notebook].partition(".")
