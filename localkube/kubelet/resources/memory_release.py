@@ -13,7 +13,6 @@ from pathlib import Path
 
 PERIOD_SECONDS = 20.0
 GROWTH_BYTES = 16 << 20
-YOUNG_OBJECTS = 20_000
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -22,7 +21,6 @@ async def release_memory(*, resident: Callable[[], int] | None = None) -> None:
     resident = resident or resident_bytes
     at_start = resident()
     gc.freeze()  # loaded modules are permanent
-    gc.set_threshold(YOUNG_OBJECTS)  # a pod's start makes thousands, most of which reference counts free
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         if resident() > at_start + GROWTH_BYTES:
