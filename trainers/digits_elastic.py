@@ -28,7 +28,7 @@ from pathlib import Path
 import checkpoints
 import elastic
 import torch
-from digits_ddp import describe, read_digits, read_mnist, split
+from digits_ddp import describe, evaluate, read_digits, read_mnist, split
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -155,35 +155,6 @@ def train(
             worker.step_boundary()  # ranks join and leave here
 
 
-@torch.no_grad()
-def evaluate(worker: elastic.Worker, network: nn.Module, test: TensorDataset, *, show: int = 16) -> None:
-    """Count correct predictions on every rank's share of the test set; rank 0 reports the sum.
-
-    Each image is counted once: shares are strided, and none is padded.
-    """
-    network.eval()
-    images, labels = (part[worker.rank :: worker.world_size].to(worker.device) for part in test.tensors)
-    logits = torch.cat([network(part) for part in images.split(256)])
-    loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-    sums = torch.tensor([loss, (logits.argmax(1) == labels).sum(), len(labels)], dtype=torch.float64)
-    worker.all_reduce(sums)
-    if worker.rank == 0:
-        small = nn.functional.avg_pool2d(images[:show], max(1, images.shape[-1] // 14))  # a log line is short
-        pixels = (small.squeeze(1) * 15).round().int().tolist()
-        sample = [
-            {"pixels": p, "label": t, "prediction": a}
-            for p, t, a in zip(pixels, labels.tolist(), logits.argmax(1).tolist(), strict=False)
-        ]
-        worker.emit(
-            "eval",
-            accuracy=round((sums[1] / sums[2]).item(), 5),
-            loss=round((sums[0] / sums[2]).item(), 5),
-            correct=int(sums[1]),
-            images=int(sums[2]),
-            sample=sample,
-        )
-
-
 def main(argv: list[str] | None = None) -> None:
     """Read; then train, evaluate and save with the current ranks."""
     began = time.perf_counter()
@@ -225,7 +196,8 @@ def main(argv: list[str] | None = None) -> None:
             worker.emit("start", **start, backend="gloo" if worker.group is None else "nccl")
             start_logged = True
         train(worker, state, network, data, optimizer, schedule, settings=settings, manager=manager)
-        evaluate(worker, network, test)
+        with worker.collective():
+            evaluate(network, test, device)
         if worker.rank == 0 and settings.model_file:
             metadata = {"model": "mlp", "dataset": about["name"], "classes": about.get("classes")}
             checkpoints.save_model(settings.model_file, metadata | {"weights": network.state_dict()})

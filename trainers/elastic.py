@@ -104,10 +104,12 @@ class Worker:
 
     def _join_round(self) -> None:
         if self.settings is None:
-            if "RANK" in os.environ and not dist.is_initialized():  # under plain torchrun
+            if "RANK" in os.environ:  # under plain torchrun
                 dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-                self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-                self.group = _nccl(self.device)
+            else:  # alone
+                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+            self.group = _nccl(self.device)
             return
         with self._may_leave():
             while True:
@@ -179,24 +181,19 @@ class Worker:
 
     def _synchronize(self, state: State, reason: str, load: Callable[[], bool] | None) -> dict[str, Any]:
         """Broadcast the most advanced worker's state; return the fields for the event."""
-        mine = torch.tensor([state.step if state.ready else -1, REASONS.index(reason)])
-        table = self._gather(mine)
-        steps, reasons = table[:, 0].tolist(), table[:, 1].tolist()
-        source, leader = "live", int(table[:, 0].argmax())
+        table: list[Any] = [None] * self.world_size
+        dist.all_gather_object(table, (state.step if state.ready else -1, REASONS.index(reason)))
+        steps, reasons = zip(*table, strict=True)
+        leader, source = steps.index(max(steps)), "live"
         if steps[leader] < 0:
-            source = "fresh"
-            if self.rank == leader and load is not None and load():
-                source = "checkpoint"
+            is_loaded = self.rank == leader and load is not None and load()
+            source = "checkpoint" if is_loaded else "fresh"
             state.ready = True
-            source = ("fresh", "checkpoint")[int(self._broadcast(torch.tensor([source != "fresh"]), leader))]
-        if self.world_size > 1:
-            content = state.to_bytes() if self.rank == leader else b""
-            data = torch.empty(int(self._broadcast(torch.tensor([len(content)]), leader)), dtype=torch.uint8)
-            if content:
-                data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-            data = self._broadcast(data, leader)
-            if self.rank != leader and steps[self.rank] < max(steps[leader], 0):
-                state.from_bytes(data.numpy().tobytes())
+        shared: list[Any] = [(source, state.to_bytes()) if self.rank == leader else None]
+        dist.broadcast_object_list(shared, leader)
+        source, content = shared[0]
+        if self.rank != leader and steps[self.rank] < max(steps[leader], 0):
+            state.from_bytes(content)
         fields = {"round": self._round.number if self._round else 0, "host": socket.gethostname()}
         fields |= {"pid": os.getpid(), "reason": REASONS[max(reasons)]}
         fields |= {"leader": leader if source == "live" else None, "source": source}
@@ -239,9 +236,8 @@ class Worker:
         votes = [float(loss), samples, *(float(change == reason) for reason in REASONS)]
         totals = torch.tensor(votes, dtype=torch.float64)
         with self.collective():
-            if self.world_size > 1:
-                for number, gradients in enumerate(by_type.values()):
-                    self._sum(gradients, totals if number == 0 else None)
+            for number, gradients in enumerate(by_type.values()):
+                self._sum(gradients, totals if number == 0 else None)
             summed = totals.tolist()
         self._leavers = int(summed[2 + REASONS.index("leave")])
         self._agreed = next((REASONS[i] for i in reversed(range(len(REASONS))) if summed[2 + i]), None)
@@ -253,8 +249,7 @@ class Worker:
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks, in place; for uses other than a step, such as an evaluation."""
         with self.collective():
-            if self.world_size > 1:
-                dist.all_reduce(tensor)
+            dist.all_reduce(tensor)
         return tensor
 
     def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> None:
@@ -283,18 +278,6 @@ class Worker:
                 raise Regroup("peer silent" if self._watch.silent else "peer lost")
             time.sleep(0.0005)
         work.wait()
-
-    def _gather(self, mine: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(mine) for _ in range(self.world_size)]
-        if self.world_size == 1:
-            return mine.unsqueeze(0)
-        dist.all_gather(parts, mine)
-        return torch.stack(parts)
-
-    def _broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
-        if self.world_size > 1:
-            dist.broadcast(tensor, source)
-        return tensor
 
     # Joining and leaving ------------------------------------------------------------------------------------
 
@@ -352,8 +335,7 @@ class Worker:
             Regroup: A worker was lost near the end; the rest may still need this worker.
         """
         with self.collective():
-            if self.world_size > 1:
-                dist.barrier()
+            dist.barrier()
         if self._watch:
             self._watch.stop()  # otherwise it would take the end of the run for a failed round
         if self._rendezvous:

@@ -33,7 +33,15 @@ from pathlib import Path
 import checkpoints
 import elastic
 import torch
-from cifar10_ddp import describe, gpu_usage, has_bf16, normalise, one_cycle
+from cifar10_ddp import (
+    average_statistics,
+    describe,
+    evaluate,
+    gpu_usage,
+    has_bf16,
+    normalise,
+    one_cycle,
+)
 from tiny_imagenet_ddp import RECIPES, make_model, read_folders
 from torch import Tensor, nn
 
@@ -187,28 +195,6 @@ def train(
             worker.step_boundary()  # ranks join and leave here
 
 
-def average_statistics(worker: elastic.Worker, network: nn.Module) -> None:
-    """Average the batch normalisation statistics over the ranks, so that all have the same model."""
-    for buffer in network.buffers():
-        if buffer.is_floating_point():
-            buffer.copy_(worker.all_reduce(buffer.cpu()) / worker.world_size)
-
-
-@torch.no_grad()
-def evaluate(worker: elastic.Worker, network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
-    network.eval()
-    images, labels = (part[worker.rank :: worker.world_size] for part in (images, labels))
-    sums = torch.zeros(3, dtype=torch.float64)
-    for pixels, targets in zip(images.split(500), labels.split(500), strict=True):
-        logits = network(normalise(pixels))
-        loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
-        correct = (logits.argmax(1) == targets).sum()
-        sums += torch.tensor([loss.item(), correct.item(), len(targets)], dtype=torch.float64)
-    loss, correct, count = worker.all_reduce(sums).tolist()
-    return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
-
-
 def main(argv: list[str] | None = None) -> None:
     """Read; then train, evaluate and save with the current ranks."""
     began = time.perf_counter()
@@ -250,8 +236,9 @@ def main(argv: list[str] | None = None) -> None:
         train(
             worker, state, network, data, optimizer, schedule, settings=settings, manager=manager, cast=cast
         )
-        average_statistics(worker, network)
-        result = evaluate(worker, network, *test)
+        with worker.collective():
+            average_statistics(network)
+            result = evaluate(network, *test)
         if worker.rank == 0:  # one writer
             worker.emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
             if settings.model_file:
