@@ -30,11 +30,6 @@ def parse_settings() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def folder_of(data: Path) -> Path:
-    """Return the folder that contains cifar-10-batches-py: the parent of ``data``, or the kit's beside it."""
-    return data.parent if data.is_dir() else data.parent / "cifar10"
-
-
 def main() -> None:
     """Join, read, train, save."""
     settings, began = parse_settings(), time.perf_counter()
@@ -44,7 +39,8 @@ def main() -> None:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(rank)
     print(f"reading {settings.data}/", flush=True)
-    images, labels = (part.to(device) for part in ddp.read_images(folder_of(settings.data), train=True))
+    folder = settings.data.parent if settings.data.is_dir() else settings.data.parent / "cifar10"  # the kit's
+    images, labels = (part.to(device) for part in ddp.read_images(folder, train=True))
     sampler = DistributedSampler[int](TensorDataset(labels))
     network = ddp.make_model("workshop", len(CLASSES)).to(device)
     model = DistributedDataParallel(network, process_group=group)

@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,24 @@ def make_model(name: str, classes: int) -> nn.Sequential:
 # Loop -------------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class Training:
+    """The parts of a run."""
+
+    settings: argparse.Namespace
+    about: dict[str, Any]  # dataset.json
+    train: Sequence[Tensor]
+    test: Sequence[Tensor]
+    sampler: DistributedSampler[int]
+    network: nn.Module
+    model: nn.Module  # the network as it is distributed over the ranks
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    rng: torch.Generator
+    cast: AbstractContextManager[object]
+    steps: int
+
+
 def one_cycle(step: int, steps: int) -> float:
     """Return the fraction of the peak rate: linear warm-up for a fifth of the steps, then linear decay."""
     peak = max(1, steps // 5)
@@ -276,38 +295,34 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
 
 
 def train_epoch(
-    model: nn.Module,
-    batches: Sequence[Tensor],
-    data: Sequence[Tensor],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    *,
-    settings: argparse.Namespace,
+    training: Training,
     epoch: int,
-    rng: torch.Generator,
-    cast: AbstractContextManager[object],
+    *,
     first: int = 0,
-    after_step: Callable[[int], None] | None = None,
+    after_step: Callable[[int, int], None] | None = None,
 ) -> None:
     """Take one step for each batch of this rank's share.
 
     Args:
         first: The batch to begin with, when the epoch is resumed.
-        after_step: Called with the number of batches that are done.
+        after_step: Called with the number of batches that are done, and of all.
     """
-    (images, labels), recipe = data, settings.recipes[settings.model]
+    settings, model, schedule = training.settings, training.model, training.schedule
+    (images, labels), recipe = training.train, settings.recipes[settings.model]
     device = images.device
+    training.sampler.set_epoch(epoch)  # otherwise every epoch has the same order
+    batches = torch.tensor(list(training.sampler)).split(settings.batch_size)
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches[first:], first):
-        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
-        with cast:
+        batch = augment(images, chosen, training.rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
+        with training.cast:
             logits = model(batch if settings.channels_last else batch.contiguous())
         targets = labels[chosen.to(device)]
         loss = nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe["smoothing"])
-        optimizer.zero_grad()
+        training.optimizer.zero_grad()
         loss.backward()  # DDP averages the gradients over the ranks in here
-        optimizer.step()
+        training.optimizer.step()
         schedule.step()
         samples += len(chosen)
         total = total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
@@ -319,7 +334,7 @@ def train_epoch(
             emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
             sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
         if after_step is not None:
-            after_step(index + 1)
+            after_step(index + 1, len(batches))
     mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
@@ -390,13 +405,9 @@ def replicate(
     return model, compiled
 
 
-def finish(
-    settings: argparse.Namespace,
-    about: Mapping[str, Any],
-    result: Mapping[str, float],
-    weights: Mapping[str, Any],
-) -> None:
+def finish(training: Training, result: Mapping[str, float], weights: Mapping[str, Any]) -> None:
     """Log the evaluation and save the model, on rank 0 alone: two writers would corrupt the file."""
+    settings, about = training.settings, training.about
     if dist.get_rank() != 0:
         return
     emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
@@ -406,14 +417,13 @@ def finish(
         save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": weights})
 
 
-def run(
+def prepare(
     settings: argparse.Namespace,
     *,
     read_dataset: Callable[..., tuple[Tensor, Tensor]] = read_images,
     build_model: Callable[[str, int], nn.Module] = make_model,
-) -> None:
-    """Join, read, train, evaluate, save."""
-    began = time.perf_counter()
+) -> Training:
+    """Join, read the images, create model and optimizer."""
     init_distributed()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
@@ -443,25 +453,29 @@ def run(
     place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
     place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32", "compiled": compiled}
     emit("start", **data, **work, **place)
+    return Training(
+        settings, about, train, test, sampler, network, model, optimizer, schedule, rng, cast, steps
+    )
 
-    for epoch in range(settings.epochs):
-        sampler.set_epoch(epoch)  # otherwise every epoch has the same order
-        batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        train_epoch(
-            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
-        )
-    emit("memory", **memory_of(network, optimizer))
+
+def complete(training: Training, *, began: float) -> None:
+    """Evaluate and save the model, and leave."""
+    network = training.network
+    emit("memory", **memory_of(network, training.optimizer))
     average_statistics(network)
-    finish(settings, about, evaluate(network, *test), network.state_dict())
-    emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+    finish(training, evaluate(network, *training.test), network.state_dict())
+    emit("end", steps=training.steps, seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train, and print the walk-through's lines."""
-    settings = parse_settings(argv)
+    """Join, read, train, evaluate, save."""
+    settings, began = parse_settings(argv), time.perf_counter()
     sys.stdout.write(f"reading {settings.data_dir}/cifar-10-batches-py/\n")
-    run(settings)
+    training = prepare(settings)
+    for epoch in range(settings.epochs):
+        train_epoch(training, epoch)
+    complete(training, began=began)
     sys.stdout.write("Finished Training\n")
 
 

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cifar10_ddp import (
+    Training,
     average_statistics,
     choose_device,
     describe,
@@ -175,12 +176,11 @@ def run(settings: argparse.Namespace) -> None:
     place |= {"host": socket.gethostname(), "precision": "bf16" if use_bf16 else "fp32"}
     emit("start", **data, **work, **place)
 
+    training = Training(
+        settings, about, train, test, sampler, network, model, optimizer, schedule, rng, cast, steps
+    )
     for epoch in range(begin, settings.epochs):
-        sampler.set_epoch(epoch)  # otherwise every epoch has the same order
-        batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        train_epoch(
-            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
-        )
+        train_epoch(training, epoch)
         if settings.checkpoint_dir:
             save_checkpoint(settings, network, optimizer, rng, epoch + 1)
     emit("memory", **memory_of(network, optimizer))
@@ -188,7 +188,7 @@ def run(settings: argparse.Namespace) -> None:
     result = evaluate(network, *test)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = get_model_state_dict(network, options=options)  # a collective; rank 0 gets them
-    finish(settings, about, result, weights)
+    finish(training, result, weights)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
 
 

@@ -188,13 +188,10 @@ def main(argv: list[str] | None = None) -> None:
     start |= {"parameters": sum(parameter.numel() for parameter in network.parameters())}
     start |= {"device": str(device), "threads": torch.get_num_threads(), "host": socket.gethostname()}
     start |= {"pid": os.getpid()}
-    start_logged = False
 
     def one_round(worker: elastic.Worker) -> elastic.Worker:
-        nonlocal start_logged
-        if not start_logged:
+        if worker.rounds == 1:
             worker.emit("start", **start, backend="gloo" if worker.group is None else "nccl")
-            start_logged = True
         train(worker, state, network, data, optimizer, schedule, settings=settings, manager=manager)
         with worker.collective():
             evaluate(network, test, device)

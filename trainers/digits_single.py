@@ -186,30 +186,6 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def log_start(
-    train: TensorDataset,
-    test: TensorDataset,
-    *,
-    steps: int,
-    network: nn.Module,
-    device: torch.device,
-    about: dict[str, Any],
-) -> None:
-    """Log the configuration."""
-    emit(
-        "start",
-        dataset=about["name"],
-        synthetic=about["synthetic"],
-        train_images=len(train),
-        test_images=len(test),
-        steps=steps,
-        device=str(device),
-        host=socket.gethostname(),
-        threads=torch.get_num_threads(),
-        parameters=sum(parameter.numel() for parameter in network.parameters()),
-    )
-
-
 def main(argv: list[str] | None = None) -> None:
     """Read, train, evaluate."""
     began = time.perf_counter()
@@ -229,7 +205,18 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    log_start(train, test, steps=steps, network=model, device=device, about=about)
+    emit(
+        "start",
+        dataset=about["name"],
+        synthetic=about["synthetic"],
+        train_images=len(train),
+        test_images=len(test),
+        steps=steps,
+        device=str(device),
+        host=socket.gethostname(),
+        threads=torch.get_num_threads(),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
 
     for epoch in range(settings.epochs):
         train_epoch(

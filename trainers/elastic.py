@@ -69,12 +69,13 @@ class Worker:
         device: The device for the model.
         group: The group for tensors on ``device``: nccl, or None for the default one (gloo).
         restarts: How often the launcher has started this worker again.
+        rounds: How many rounds this process has begun.
     """
 
     def __init__(self) -> None:
         text = os.environ.get("ELASTIC_RENDEZVOUS")
         self.settings = RendezvousSettings.from_json(text) if text else None
-        self.rank, self.world_size = 0, 1
+        self.rank, self.world_size, self.rounds = 0, 1, 0
         self.group: dist.ProcessGroup | None = None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._replaces = int(os.environ.get("ELASTIC_REPLACES", "0"))
@@ -100,6 +101,7 @@ class Worker:
         self._join_round()
         with self.collective():
             shared = self._synchronize(state, reason, load)
+        self.rounds += 1
         self.emit("rendezvous", **shared, seconds=round(time.monotonic() - began, 3))
 
     def _join_round(self) -> None:

@@ -16,7 +16,6 @@ image and reports its ``share``; counts are summed and mistakes gathered, as if 
 
 import argparse
 import base64
-import os
 import pickle
 import struct
 import time
@@ -29,7 +28,7 @@ import cifar10_ddp
 import numpy as np
 import torch
 import torch.distributed as dist
-from cifar10_ddp import describe, emit, init_distributed, normalise, read_images
+from cifar10_ddp import choose_device, describe, emit, init_distributed, normalise, read_images
 from torch import Tensor, nn
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -190,9 +189,8 @@ def main(argv: list[str] | None = None) -> None:
     """Load the model, read the images, predict, report."""
     began = time.perf_counter()
     settings = parse_settings(argv)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu" and "TRAINYARD_GPUS" in os.environ:
-        print("this pod has GPUs, but torch finds no CUDA device: running on the CPU", flush=True)
+    init_distributed()
+    device, _ = choose_device()
     network, saved = load(settings.model_file, device)
     about = describe(settings.data_dir)
     if about["classes"] != saved["classes"]:
@@ -205,7 +203,6 @@ def main(argv: list[str] | None = None) -> None:
         from tiny_imagenet_ddp import read_folders  # loads torchvision
 
         dataset, prepare = read_folders(settings.data_dir, train=False, limit=settings.limit), normalise
-    init_distributed()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     images, labels = (part[rank::world_size].to(device) for part in dataset)
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}

@@ -21,11 +21,11 @@ import os
 import re
 import shutil
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MOUNTED = "/trainyard/source"
+Read = Callable[[str], bytes]  # the content of a key; raises NotStored or FetchFailed
 CONNECT_SECONDS, ANSWER_SECONDS, ATTEMPTS = 5, 20, 3
 
 
@@ -37,25 +37,10 @@ class NotStored(Exception):
     """Nothing is stored under this name."""
 
 
-class TrainerSource(ABC):
-    """The storage of a trainer.
+def open_volume(_: str) -> Read:
+    """Return a reader of files of the volume that is mounted at :data:`MOUNTED`."""
 
-    Args:
-        place: The bucket or volume.
-    """
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    @abstractmethod
-    def read(self, key: str) -> bytes:
-        """Return the content stored under a name; raise NotStored or FetchFailed."""
-
-
-class VolumeSource(TrainerSource):
-    """A volume, mounted at :data:`MOUNTED`."""
-
-    def read(self, key: str) -> bytes:
+    def read(key: str) -> bytes:
         try:
             return Path(MOUNTED, key).read_bytes()
         except FileNotFoundError as error:
@@ -63,94 +48,87 @@ class VolumeSource(TrainerSource):
         except OSError as error:
             raise FetchFailed(f"it cannot be read: {error.strerror}; check its permissions") from error
 
+    return read
 
-class S3Source(TrainerSource):
-    """A bucket in S3, or in an S3-compatible server."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        import boto3
-        from botocore.config import Config
+def open_s3(bucket: str) -> Read:
+    """Return a reader of objects in S3, or in an S3-compatible server."""
+    import boto3
+    from botocore import exceptions
+    from botocore.config import Config
 
-        config = Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=ANSWER_SECONDS,
-            retries={"total_max_attempts": ATTEMPTS},
-            # Other servers rarely have a host name per bucket.
-            s3={"addressing_style": "path" if "AWS_ENDPOINT_URL" in os.environ else "auto"},
-        )
-        self.client = boto3.client("s3", config=config, region_name=_region())
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=ANSWER_SECONDS,
+        retries={"total_max_attempts": ATTEMPTS},
+        # Other servers rarely have a host name per bucket.
+        s3={"addressing_style": "path" if "AWS_ENDPOINT_URL" in os.environ else "auto"},
+    )
+    # S3 redirects from any region to the bucket's.
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    client = boto3.client("s3", config=config, region_name=region)
 
-    def read(self, key: str) -> bytes:
-        from botocore import exceptions as wrong
-
+    def read(key: str) -> bytes:
         try:
-            return self.client.get_object(Bucket=self.place, Key=key)["Body"].read()
-        except wrong.ClientError as error:
-            raise self._refused(error.response["Error"], key) from error
-        except (wrong.NoCredentialsError, wrong.PartialCredentialsError) as error:
+            return client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        except exceptions.ClientError as error:
+            code, message = error.response["Error"].get("Code"), error.response["Error"].get("Message", "")
+            if code == "NoSuchKey":
+                raise NotStored from error
+            if code == "NoSuchBucket":
+                raise _no_bucket(bucket) from error
+            if code in ("AccessDenied", "403"):
+                raise _not_permitted(key, bucket, "s3:GetObject") from error
+            raise FetchFailed(f"{code}: {message}; {IDENTITY}") from error
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
-        except wrong.BotoCoreError as error:  # unknown host, no answer, or an interrupted read
-            raise FetchFailed(
-                f"{error}; check that pods reach it: {self.client.meta.endpoint_url}"
-            ) from error
+        except exceptions.BotoCoreError as error:  # unknown host, no answer, or an interrupted read
+            raise FetchFailed(f"{error}; check that pods reach it: {client.meta.endpoint_url}") from error
 
-    def _refused(self, answer: dict[str, str], key: str) -> Exception:
-        code, message = answer.get("Code"), answer.get("Message", "")
-        if code == "NoSuchKey":
-            return NotStored()
-        if code == "NoSuchBucket":
-            return FetchFailed(f"there is no bucket {self.place}; correct its name")
-        if code in ("AccessDenied", "403"):
-            return FetchFailed(
-                f"no permission to read {key} in bucket {self.place}; allow s3:GetObject on it"
-            )
-        return FetchFailed(f"{code}: {message}; {IDENTITY}")
+    return read
 
 
-class GoogleStorageSource(TrainerSource):
-    """A bucket in Google Cloud Storage."""
+def open_google_storage(name: str) -> Read:
+    """Return a reader of objects in Google Cloud Storage."""
+    from google.api_core import exceptions
+    from google.api_core.retry import Retry
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage import Client
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place)
-        from google.auth.exceptions import GoogleAuthError
-        from google.cloud.storage import Client
+    try:
+        bucket = Client(project="none").bucket(name)  # reading an object needs no project
+    except GoogleAuthError as error:
+        raise FetchFailed(f"{error}; {IDENTITY}") from error
 
-        try:
-            # Reading an object needs no project.
-            self.bucket = Client(project="none").bucket(place)
-        except GoogleAuthError as error:
-            raise FetchFailed(f"{error}; {IDENTITY}") from error
-
-    def read(self, key: str) -> bytes:
-        from google.api_core import exceptions as wrong
-        from google.api_core.retry import Retry
-        from google.auth.exceptions import GoogleAuthError
-
+    def read(key: str) -> bytes:
         try:
             retry = Retry(timeout=ANSWER_SECONDS)
-            return self.bucket.blob(key).download_as_bytes(timeout=ANSWER_SECONDS, retry=retry)
-        except wrong.NotFound as error:
-            if "bucket" in str(error).lower().replace(self.place.lower(), ""):
-                raise FetchFailed(f"there is no bucket {self.place}; correct its name") from error
+            return bucket.blob(key).download_as_bytes(timeout=ANSWER_SECONDS, retry=retry)
+        except exceptions.NotFound as error:
+            if "bucket" in str(error).lower().replace(name.lower(), ""):
+                raise _no_bucket(name) from error
             raise NotStored from error
-        except (wrong.Forbidden, wrong.Unauthorized) as error:
-            raise FetchFailed(
-                f"no permission to read {key} in bucket {self.place}; allow storage.objects.get on it"
-            ) from error
+        except (exceptions.Forbidden, exceptions.Unauthorized) as error:
+            raise _not_permitted(key, name, "storage.objects.get") from error
         except GoogleAuthError as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
-        except (wrong.GoogleAPIError, OSError) as error:
+        except (exceptions.GoogleAPIError, OSError) as error:
             raise FetchFailed(f"{error}; check that pods reach the storage") from error
+
+    return read
+
+
+def _no_bucket(name: str) -> FetchFailed:
+    return FetchFailed(f"there is no bucket {name}; correct its name")
+
+
+def _not_permitted(key: str, bucket: str, permission: str) -> FetchFailed:
+    return FetchFailed(f"no permission to read {key} in bucket {bucket}; allow {permission} on it")
 
 
 DATA = re.compile(rb"""with_name\("([-\w.]+)"\)""")  # how trainers name a file beside them
 IDENTITY = "give the pods an identity with read permission, or a Secret: source_secret="
-SOURCES: dict[str, Callable[[str], TrainerSource]] = {
-    "s3": S3Source,
-    "gs": GoogleStorageSource,
-    "volume": VolumeSource,
-}
+SOURCES = {"s3": open_s3, "gs": open_google_storage, "volume": open_volume}
 
 
 def fetch(url: str, target: Path) -> list[str]:
@@ -163,14 +141,14 @@ def fetch(url: str, target: Path) -> list[str]:
     place, key = rest.split("/", 1)
     folder, _, name = key.rpartition("/")
     try:
-        source = SOURCES[scheme](place)
+        read = SOURCES[scheme](place)
     except ImportError as error:
         raise FetchFailed(f"this image has no {error.name}; use the kit's, images/trainer") from error
     fetched, waiting = [], [name]
     while waiting:
         file = waiting.pop(0)
         try:
-            content = source.read(f"{folder}/{file}" if folder else file)
+            content = read(f"{folder}/{file}" if folder else file)
         except NotStored:
             if file == name:
                 raise FetchFailed(
@@ -205,11 +183,6 @@ def _imports(content: bytes, file: str) -> Iterator[str]:
 
 def _exists(module: str, target: Path) -> bool:
     return (target / f"{module}.py").exists() or importlib.util.find_spec(module) is not None
-
-
-def _region() -> str:
-    """Return the region; S3 redirects from any to the bucket's."""
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
 def main() -> None:

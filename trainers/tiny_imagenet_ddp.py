@@ -17,12 +17,13 @@ readable, as in the walk-throughs.
 """
 
 import argparse
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
-from cifar10_ddp import make_parser, run
+from cifar10_ddp import complete, make_parser, prepare, train_epoch
 from PIL import Image
 from torch import Tensor, nn
 from torchvision import models
@@ -90,7 +91,11 @@ def make_model(name: str, classes: int) -> nn.Module:
 
 def main(argv: list[str] | None = None) -> None:
     """Train as in ``cifar10_ddp.py``, with these images and networks."""
-    run(parse_settings(argv), read_dataset=read_folders, build_model=make_model)
+    settings, began = parse_settings(argv), time.perf_counter()
+    training = prepare(settings, read_dataset=read_folders, build_model=make_model)
+    for epoch in range(settings.epochs):
+        train_epoch(training, epoch)
+    complete(training, began=began)
 
 
 if __name__ == "__main__":

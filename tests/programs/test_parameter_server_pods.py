@@ -2,10 +2,10 @@
 
 import pytest
 from parameter_server.job import JobState
-from parameter_server.pods import termination
-from parameter_server.process_manager import SERVER, WORKER, Member, ProcessManager
+from parameter_server.pods import Member, termination
+from parameter_server.process_manager import ProcessManager
 from parameter_server.protocol_pb2 import WAIT, Progress, Registration
-from parameter_server.settings import JobSettings
+from parameter_server.settings import SERVER, WORKER, JobSettings
 
 from ..unit import objects
 

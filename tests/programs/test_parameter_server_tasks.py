@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parameter_server.evaluation import Evaluation
+from parameter_server.protocol_pb2 import Score
 from parameter_server.tasks import MIN_SLOW_SECONDS, Ledger
 
 WORKERS, SERVERS = 4, 2
@@ -218,9 +219,8 @@ def test_a_hundred_thousand_tasks_are_a_few_megabytes():
 
 
 def judge(evaluation, portion, *, correct=5, loss=1.0, now=9.0):
-    images = portion.end - portion.start
-    figures = {"images": images, "correct": correct, "loss": loss, "metrics": {}}
-    return evaluation.report(portion.number, now=now, **figures)
+    number, start, end = portion
+    return evaluation.report(Score(task=number, images=end - start, correct=correct, loss=loss), now)
 
 
 def test_test_records_are_judged_once_though_a_worker_is_lost_and_another_is_slow():
@@ -234,7 +234,7 @@ def test_test_records_are_judged_once_though_a_worker_is_lost_and_another_is_slo
     assert evaluation.next(3, 1.0 + MIN_SLOW_SECONDS) == first  # slow
     assert evaluation.next(5, 1.0 + MIN_SLOW_SECONDS) is None
     portions = (first, second, third)
-    assert sorted((portion.start, portion.end) for portion in portions) == [(0, 10), (10, 20), (20, 25)]
+    assert sorted(portion[1:] for portion in portions) == [(0, 10), (10, 20), (20, 25)]
     assert all(judge(evaluation, portion) for portion in portions)
     assert not judge(evaluation, second, correct=10, loss=0.0)
     assert evaluation.done

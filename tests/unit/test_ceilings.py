@@ -43,9 +43,6 @@ MORE_PRONOUNS = {
 BOUND_PERCENT = dict.fromkeys(
     ("bench", "kitlib", "localkube", "programs", "tools", "trainers", "trainyard_kit"), 1
 )
-LONGER = {  # of the files and functions, those that are longer for a reason
-    "trainers/cifar10_checkpoint.py:main": "a trainer is read from top to bottom"
-}
 
 
 def python_files(package: str) -> list[Path]:
@@ -123,7 +120,7 @@ def test_files_and_functions_are_short_enough_to_be_read_at_once(package):
         for path, function in bindings(package).functions
         if function.end_lineno - function.lineno + 1 > FUNCTION_LINES
     }
-    assert long - LONGER.keys() == set()
+    assert long == set()
 
 
 @pytest.mark.parametrize("package", ANY)

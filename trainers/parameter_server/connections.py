@@ -1,7 +1,6 @@
 """A worker's connections to the servers: push to all, pull from all, and retry after a restart."""
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,10 @@ class ServerConnections:
         master: A stub, used to look up the servers' addresses.
         layouts: For each server, its part of the model.
         stop: Set to stop waiting.
+
+    Attributes:
+        versions: Each server's version of the last received parameters.
+        incarnations: The incarnation of each server that sent them.
     """
 
     def __init__(
@@ -39,15 +42,8 @@ class ServerConnections:
         self._addresses = [""] * count
         self._channels: list[grpc.Channel | None] = [None] * count
         self._stubs: list[Any] = [None] * count
-        self._versions, self._incarnations = [0] * count, [0] * count
-
-    def versions(self) -> tuple[int, ...]:
-        """Return each server's version of the last received parameters."""
-        return tuple(self._versions)
-
-    def incarnations(self) -> tuple[int, ...]:
-        """Return the incarnation of each server that sent them."""
-        return tuple(self._incarnations)
+        self.versions: tuple[int, ...] = (0,) * count
+        self.incarnations: tuple[int, ...] = (0,) * count
 
     def pull(self, pin: int) -> list[Sequence[Tensor]]:
         """Return every shard's tensors.
@@ -104,17 +100,15 @@ class ServerConnections:
         return answers
 
     def _call_with_retry(self, index: int, name: str, request: PullRequest | Gradients) -> Shard:
-        deadline = time.monotonic() + channels.GIVE_UP_SECONDS
-        while True:
+        def call(request: object, *, timeout: float) -> Shard:
             try:
-                return getattr(self._stubs[index], name)(request, timeout=channels.CALL_SECONDS)
+                return getattr(self._stubs[index], name)(request, timeout=timeout)
             except grpc.RpcError as error:
-                if error.code() not in channels.TRANSIENT:
-                    raise
-                if self._stop.is_set() or time.monotonic() > deadline:
-                    raise channels.PeerUnavailable(f"server {index} at {self._addresses[index]}") from error
-            self._stop.wait(RETRY_SECONDS)
-            self._refresh_addresses()  # its address may have changed
+                if error.code() in channels.TRANSIENT:
+                    self._refresh_addresses()  # its address may have changed
+                raise
+
+        return channels.call_with_retry(call, request, stop=self._stop.is_set)
 
     def _refresh_addresses(self) -> None:
         """Get the servers' addresses from the master; wait until it knows all of them."""
@@ -134,5 +128,5 @@ class ServerConnections:
                 self._addresses[index] = address
 
     def _record_versions(self, answers: Sequence[Shard]) -> None:
-        self._versions = [answer.version for answer in answers]
-        self._incarnations = [answer.incarnation for answer in answers]
+        self.versions = tuple(answer.version for answer in answers)
+        self.incarnations = tuple(answer.incarnation for answer in answers)

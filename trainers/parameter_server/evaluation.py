@@ -5,19 +5,9 @@ no I/O; the master and the servers decide which parameters are kept and for how 
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 
+from .protocol_pb2 import Score
 from .tasks import Ledger
-
-
-@dataclass(frozen=True)
-class Portion:
-    """Test records [start, end) for a worker to evaluate."""
-
-    number: int
-    start: int
-    end: int
 
 
 class Evaluation:
@@ -36,30 +26,22 @@ class Evaluation:
         self._images, self._correct, self._loss = 0, 0, 0.0
         self._metrics: Counter[str] = Counter()
 
-    def next(self, worker: int, now: float) -> Portion | None:
-        """Return a task for a worker: also one that is slow on another worker; None if there is none."""
-        assigned = self._ledger.next(worker, now)
-        if assigned is None:
-            return None
-        return Portion(assigned.task, *self._ledger.records_of(assigned.task))
+    def next(self, worker: int, now: float) -> tuple[int, int, int] | None:
+        """Return a task for a worker, as its number and its records [start, end); None if there is none.
 
-    def report(
-        self,
-        number: int,
-        *,
-        now: float,
-        images: int,
-        correct: int,
-        loss: float,
-        metrics: Mapping[str, float],
-    ) -> bool:
+        It may be one that is slow on another worker.
+        """
+        assigned = self._ledger.next(worker, now)
+        return None if assigned is None else (assigned.task, *self._ledger.records_of(assigned.task))
+
+    def report(self, score: Score, now: float) -> bool:
         """Add the results of one task; return True if they are new. The first results count."""
-        new, _ = self._ledger.report(0, [number], now)
+        new, _ = self._ledger.report(0, [score.task], now)
         if new:
-            self._images += images
-            self._correct += correct
-            self._loss += loss
-            self._metrics.update(metrics)
+            self._images += score.images
+            self._correct += score.correct
+            self._loss += score.loss
+            self._metrics.update(score.metrics)
         return bool(new)
 
     def lost(self, worker: int) -> None:

@@ -31,15 +31,7 @@ class ServerProcess:
 
     address: str
     incarnation: int
-    version: int
     at: float  # time of its last report
-
-
-@dataclass
-class _Staleness:
-    most: int = 0
-    total: int = 0
-    pushes: int = 0
 
 
 @dataclass
@@ -93,7 +85,7 @@ class JobState:
         self.next_worker = 0
         self.changed = threading.Event()  # wakes the master's loop
         self._saving: tuple[int, float] | None = None
-        self._staleness = _Staleness()
+        self._staleness: list[int] = []  # of the pushes since the last `pop_staleness`
         self._logs_tasks = self.ledger.tasks <= MAX_LOGGED_TASKS
 
     # Requests of workers
@@ -111,13 +103,8 @@ class JobState:
             if evaluation is not None and not evaluation.done:
                 portion = evaluation.next(worker, now)
                 if portion is not None:
-                    return Task(
-                        kind=EVALUATE,
-                        id=portion.number,
-                        start=portion.start,
-                        end=portion.end,
-                        pin=evaluation.number,
-                    )
+                    number, start, end = portion
+                    return Task(kind=EVALUATE, id=number, start=start, end=end, pin=evaluation.number)
             assigned = self.ledger.next(worker, now)
             if assigned is not None:
                 task = assigned.epoch * self.ledger.tasks + assigned.task
@@ -138,19 +125,11 @@ class JobState:
                 left = self._count(worker, record, progress.epoch, list(progress.minibatches))
             elif progress.minibatches:
                 left = self._left(progress.epoch, progress.minibatches)
-            for behind in progress.staleness:
-                staleness = self._staleness
-                staleness.most, staleness.total, staleness.pushes = (
-                    max(staleness.most, behind),
-                    staleness.total + behind,
-                    staleness.pushes + 1,
-                )
+            self._staleness += progress.staleness
             evaluation = self.evaluation
             for score in progress.scores:
                 if evaluation is not None and evaluation.number == score.evaluation:
-                    names = ("images", "correct", "loss", "metrics")
-                    results = {name: getattr(score, name) for name in names}
-                    evaluation.report(score.task, now=self.clock(), **results)
+                    evaluation.report(score, self.clock())
                     if evaluation.done:
                         self.changed.set()
             if progress.pin_lost:
@@ -256,7 +235,7 @@ class JobState:
             if before is not None and another:
                 self.replaced.add(before.incarnation)
             self.servers[registration.index] = ServerProcess(
-                registration.address, registration.incarnation, registration.version, self.clock()
+                registration.address, registration.incarnation, self.clock()
             )
             applied = {epoch.epoch: set(epoch.minibatches) for epoch in registration.applied}
             open_epochs = self.ledger.snapshot()
@@ -270,13 +249,13 @@ class JobState:
             self.log_world()
             self.changed.set()
 
-    def pulse(self, index: int, incarnation: int, version: int) -> bool:
+    def pulse(self, index: int, incarnation: int) -> bool:
         """Record that a server is alive; return True if it is registered."""
         with self.lock:
             known = self.servers[index] if 0 <= index < len(self.servers) else None
             if known is None or known.incarnation != incarnation:
                 return False
-            known.version, known.at = version, self.clock()
+            known.at = self.clock()
             return True
 
     def silent_servers(self, seconds: float) -> list[int]:
@@ -315,14 +294,11 @@ class JobState:
     def pop_staleness(self) -> dict[str, float] | None:
         """Return the staleness of gradients since the last call; None if there were none."""
         with self.lock:
-            staleness, self._staleness = self._staleness, _Staleness()
-        if not staleness.pushes:
+            staleness, self._staleness = self._staleness, []
+        if not staleness:
             return None
-        return {
-            "max": staleness.most,
-            "mean": round(staleness.total / staleness.pushes, 3),
-            "pushes": staleness.pushes,
-        }
+        mean = round(sum(staleness) / len(staleness), 3)
+        return {"max": max(staleness), "mean": mean, "pushes": len(staleness)}
 
     def fail(self, kind: str, reason: str, *, most: int) -> bool:
         """Count a failure of a kind; fail the job after more than ``most``; return True if it failed."""
@@ -330,13 +306,8 @@ class JobState:
             self.failures[kind] = self.failures.get(kind, 0) + 1
             if self.failures[kind] > most and not self.over:
                 times = f"{self.failures[kind]} times: " if self.failures[kind] > 1 else ""
-                self.fail_now(f"{times}{reason}")
+                self.failed = f"{times}{reason}"
             return bool(self.failed)
-
-    def fail_now(self, reason: str) -> None:
-        """Fail the job."""
-        with self.lock:
-            self.failed = reason
 
     # Persistent state
 

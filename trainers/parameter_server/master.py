@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -28,7 +28,7 @@ from . import channels, protocol_pb2, protocol_pb2_grpc, settings, state_file
 from .evaluation import Evaluation
 from .events import EventLogger, set_up_log
 from .job import JobState
-from .process_manager import SERVER, WORKER, ProcessManager
+from .process_manager import ProcessManager
 from .protocol_pb2 import (
     Failure,
     JoinRequest,
@@ -42,9 +42,6 @@ from .protocol_pb2 import (
     SaveRequest,
 )
 from .records import Records
-
-if TYPE_CHECKING:  # imports the Kubernetes client
-    from .pods import Pods
 
 TICK_SECONDS = 0.1
 MAX_WAIT_SECONDS = 0.2  # maximum delay of a response to a waiting worker, which may have to leave
@@ -80,7 +77,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
 
     async def Heartbeat(self, request: Pulse, context: grpc.aio.ServicerContext) -> Orders:
         if request.role == "ps":
-            known = self._job.pulse(request.index, request.incarnation, request.version)
+            known = self._job.pulse(request.index, request.incarnation)
             replaced = request.incarnation in self._job.replaced
             return Orders(unknown=not known and not replaced, over=replaced)
         return Orders(over=self._job.mark_alive(request.index).gone)
@@ -186,12 +183,12 @@ class ControlLoop:
             workers: The workers that know that the job is complete.
         """
         self._log_staleness()
-        reached = {(WORKER, index) for index in workers}
+        reached = {(settings.WORKER, index) for index in workers}
         for index, server in enumerate(self._job.servers):
             if server is not None:
                 with suppress(grpc.RpcError):
                     self._stub(server.address).End(Nothing(), timeout=5)
-                    reached.add((SERVER, index))
+                    reached.add((settings.SERVER, index))
         if self._processes is not None:
             self._processes.delete_unreached(reached=reached)
         self._file.save(self._job.snapshot())
@@ -318,15 +315,6 @@ def recover(job: JobState, folder: Path, log_event: EventLogger) -> state_file.S
     return state_file.StateFile(folder)
 
 
-def open_pods(templates: Path | None, job: str, stack: ExitStack) -> "Pods | None":
-    """Return the job's pods; None if it has none."""
-    if templates is None:
-        return None
-    from .pods import in_this_pod  # imports the Kubernetes client
-
-    return stack.enter_context(in_this_pod(templates, job))
-
-
 def run_job(options: argparse.Namespace, job_settings: settings.JobSettings, log_event: EventLogger) -> int:
     """Run the job to completion; return the exit status."""
     stop = threading.Event()
@@ -335,8 +323,12 @@ def run_job(options: argparse.Namespace, job_settings: settings.JobSettings, log
     test = len(Records(Path(job_settings.test_records))) if job_settings.test_records else 0
     records = len(Records(Path(job_settings.records)))
     with ExitStack() as stack:
-        pods = open_pods(options.pods, job_settings.job, stack)
-        if pods is not None:  # a folder for each launch, so that it does not read an older state
+        pods = None
+        if options.pods is not None:
+            from .pods import in_this_pod  # imports the Kubernetes client
+
+            pods = stack.enter_context(in_this_pod(options.pods, job_settings.job))
+            # A folder for each launch, so that it does not read an older state.
             job_settings = replace(job_settings, state_dir=f"{job_settings.state_dir}/{pods.owner_uid}")
         job = JobState(job_settings, records, test, log_event)
         file = recover(job, Path(job_settings.state_dir), log_event)

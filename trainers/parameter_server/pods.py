@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from .process_manager import ROLES, Member
+from .settings import ROLES
 
 JOB, ROLE, INDEX = "elasticdl-job-name", "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICA = "trainyard/replica"  # role and index
@@ -41,6 +42,23 @@ GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
 }
 ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost", "Shutdown": "node lost"}
 NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler saw the end of another pod before the node did
+
+
+@dataclass(frozen=True)
+class Member:
+    """The status of a process in the cluster.
+
+    Attributes:
+        role: `WORKER` or `SERVER`.
+        index: Its number.
+        over: The kind of its termination, also while it is terminating; empty while pending or running.
+        reason: The reason as readable text.
+    """
+
+    role: str
+    index: int
+    over: str = ""
+    reason: str = ""
 
 
 class Pods(AbstractContextManager[Any]):
@@ -101,7 +119,7 @@ class Pods(AbstractContextManager[Any]):
                     raise
             time.sleep(RETRY_SECONDS / 4)
 
-    # The interface of ProcessBackend
+    # The processes
 
     def members(self) -> list[Member]:
         """Return the known servers and workers of the job."""

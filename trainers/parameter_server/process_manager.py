@@ -1,17 +1,19 @@
 """Reconcile the running workers and servers with the desired ones.
 
 A lost worker is replaced by one with a new index, a lost server by one with the same index, because its
-checkpoint belongs to the index. A pending worker (preempted and recreated) stays pending. `ProcessBackend` is
-the interface that starts and ends processes; the implementation for Kubernetes is in ``pods``.
+checkpoint belongs to the index. A pending worker (preempted and recreated) stays pending. The processes
+themselves are pods, which ``pods`` creates and deletes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .job import JobState
+from .settings import SERVER, WORKER
 
-ROLES = WORKER, SERVER = "worker", "ps"
+if TYPE_CHECKING:  # imports the Kubernetes client
+    from .pods import Pods
+
 FREE = (
     "deleted",
     "preempted",
@@ -25,50 +27,17 @@ SILENT_SECONDS = 30.0  # after which a server is replaced although its pod runs
 KILLED = ("killed", "out of memory")  # counted until work is completed in between
 
 
-@dataclass(frozen=True)
-class Member:
-    """The status of a process in the cluster.
-
-    Attributes:
-        role: `WORKER` or `SERVER`.
-        index: Its number.
-        over: The kind of its termination, also while it is terminating; empty while pending or running.
-        reason: The reason as readable text.
-    """
-
-    role: str
-    index: int
-    over: str = ""
-    reason: str = ""
-
-
-class ProcessBackend(Protocol):
-    """The interface that starts, lists and deletes processes."""
-
-    def members(self) -> list[Member]:
-        """Return all processes of the job, including ended ones, from a local cache."""
-
-    def desired_workers(self) -> int | None:
-        """Return the number of desired workers; None: the initial number."""
-
-    def launch(self, role: str, index: int) -> bool:
-        """Start a process; return True if it exists now."""
-
-    def remove(self, role: str, index: int, *, now: bool = False) -> None:
-        """Delete a process; no error if it does not exist."""
-
-
 class ProcessManager:
     """Keep the desired number of workers and servers running.
 
     Args:
         job: The job.
-        backend: Starts the processes.
+        pods: Starts the processes.
         log_event: Logs events.
     """
 
-    def __init__(self, job: JobState, backend: ProcessBackend, log_event: Callable[..., Any]) -> None:
-        self._job, self._backend, self._log_event = job, backend, log_event
+    def __init__(self, job: JobState, pods: "Pods", log_event: Callable[..., Any]) -> None:
+        self._job, self._pods, self._log_event = job, pods, log_event
         self._workers: set[int] = set()
         self._servers = set(range(job.settings.servers))
         self._to_launch: set[tuple[str, int]] = set()
@@ -76,7 +45,7 @@ class ProcessManager:
 
     def start(self) -> None:
         """Adopt running processes, and start missing ones."""
-        members = self._backend.members()
+        members = self._pods.members()
         with self._job.lock:
             known = [member.index + 1 for member in members if member.role == WORKER]
             self._job.next_worker = max([self._job.next_worker, *known])
@@ -85,25 +54,26 @@ class ProcessManager:
         self._to_launch |= {(SERVER, index) for index in self._servers - running}
         for member in members:
             if member.role == SERVER and member.over:
-                self._backend.remove(SERVER, member.index, now=True)
+                self._pods.remove(SERVER, member.index, now=True)
         self.tick()
 
     def tick(self) -> None:
         """Replace lost processes, and scale to the desired number of workers."""
-        members = {(member.role, member.index): member for member in self._backend.members()}
+        members = {(member.role, member.index): member for member in self._pods.members()}
         for role, indexes in ((SERVER, self._servers), (WORKER, self._workers)):
             for index in sorted(indexes):
                 member = members.get((role, index))
                 if (role, index) not in self._to_launch and (member is None or member.over):
-                    self._replace(role, index, member)
+                    kind, reason = (member.over, member.reason) if member else ("deleted", "")
+                    self._replace(role, index, kind, reason or "its pod no longer exists")
         for index in self._job.silent_servers(
             SILENT_SECONDS
         ):  # paused or disconnected, so that all wait for it
-            self._replace(SERVER, index, Member(SERVER, index, "silent", "no heartbeat"))
+            self._replace(SERVER, index, "silent", "no heartbeat")
         if not self._job.over:
             self._fit()
             for role, index in sorted(self._to_launch):
-                if self._backend.launch(role, index):
+                if self._pods.launch(role, index):
                     self._to_launch.discard((role, index))
 
     def record_failure(self, role: str, index: int, reason: str) -> None:
@@ -119,13 +89,13 @@ class ProcessManager:
             reached: Role and index of those that know that the job is over; they end by themselves, as do
                 those that have reported their own failure.
         """
-        for member in self._backend.members():
+        for member in self._pods.members():
             if not member.over and (member.role, member.index) not in reached | self._reported:
-                self._backend.remove(member.role, member.index)
+                self._pods.remove(member.role, member.index)
 
     def _fit(self) -> None:
         """Scale to the desired number of workers; remove the newest first."""
-        requested = self._backend.desired_workers()
+        requested = self._pods.desired_workers()
         workers = self._job.settings.workers if requested is None else max(1, requested)
         while len(self._workers) < workers:
             self._add()
@@ -134,11 +104,9 @@ class ProcessManager:
             if (WORKER, index) in self._to_launch:
                 self._to_launch.discard((WORKER, index))
             else:
-                self._backend.remove(WORKER, index)  # it returns the rest of its task
+                self._pods.remove(WORKER, index)  # it returns the rest of its task
 
-    def _replace(self, role: str, index: int, member: Member | None) -> None:
-        kind = member.over if member else "deleted"
-        reason = member.reason if member and member.reason else "its pod no longer exists"
+    def _replace(self, role: str, index: int, kind: str, reason: str) -> None:
         if role == WORKER:
             self._workers.discard(index)
             self._job.lost(index, reason)
@@ -146,12 +114,11 @@ class ProcessManager:
             return
         if role == SERVER:
             self._job.forget_server(index)
-            if member is not None:
-                self._backend.remove(role, index, now=True)
+            self._pods.remove(role, index, now=True)
             self._to_launch.add((role, index))
             new = index
         else:
-            requested = self._backend.desired_workers()
+            requested = self._pods.desired_workers()
             if requested is not None and len(self._workers) >= max(1, requested):
                 return
             new = self._add()

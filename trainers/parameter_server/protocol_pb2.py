@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fparameter_server/protocol.proto\x12\x10parameter_server\"\t\n\x07Nothing\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"E\n\x0bJoinRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\"\x17\n\x03Job\x12\x10\n\x08settings\x18\x01 \x01(\t\"-\n\x07\x41pplied\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x13\n\x0bminibatches\x18\x02 \x03(\x03\"\x92\x01\n\x0cRegistration\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x06\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x10\n\x08restored\x18\x05 \x01(\x08\x12*\n\x07\x61pplied\x18\x06 \x03(\x0b\x32\x19.parameter_server.Applied\"J\n\x05Pulse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x06\x12\x0f\n\x07version\x18\x04 \x01(\x03\"\'\n\x06Orders\x12\x0f\n\x07unknown\x18\x01 \x01(\x08\x12\x0c\n\x04over\x18\x02 \x01(\x08\"5\n\nServerList\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x14\n\x0cincarnations\x18\x02 \x03(\x06\"\xc2\x01\n\x08Progress\x12\x0e\n\x06worker\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x13\n\x0bminibatches\x18\x03 \x03(\x03\x12\x14\n\x0cincarnations\x18\x04 \x03(\x06\x12\x11\n\tstaleness\x18\x05 \x03(\x03\x12\'\n\x06scores\x18\x06 \x03(\x0b\x32\x17.parameter_server.Score\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\x12\x10\n\x08pin_lost\x18\x08 \x01(\x08\x12\r\n\x05saved\x18\t \x01(\x08\"\xbf\x01\n\x05Score\x12\x12\n\nevaluation\x18\x01 \x01(\x03\x12\x0c\n\x04task\x18\x02 \x01(\x03\x12\x0e\n\x06images\x18\x03 \x01(\x03\x12\x0f\n\x07\x63orrect\x18\x04 \x01(\x03\x12\x0c\n\x04loss\x18\x05 \x01(\x01\x12\x35\n\x07metrics\x18\x06 \x03(\x0b\x32$.parameter_server.Score.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x8b\x01\n\x04Task\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.parameter_server.Kind\x12\n\n\x02id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0bminibatches\x18\x04 \x03(\x03\x12\r\n\x05start\x18\x05 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x03\x12\x0b\n\x03pin\x18\x07 \x01(\x03J\x04\x08\x08\x10\t\"\x1b\n\x04Left\x12\x13\n\x0bminibatches\x18\x01 \x03(\x03\"6\n\x07\x46\x61ilure\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"*\n\x0bPullRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\x12\x0e\n\x06layout\x18\x02 \x01(\x06\"\x97\x01\n\x05Shard\x12*\n\x07verdict\x18\x01 \x01(\x0e\x32\x19.parameter_server.Verdict\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x06\x12\x11\n\tstaleness\x18\x04 \x01(\x03\x12)\n\x07tensors\x18\x05 \x03(\x0b\x32\x18.parameter_server.Tensor\"~\n\tGradients\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tminibatch\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x13\n\x0bincarnation\x18\x04 \x01(\x06\x12)\n\x07tensors\x18\x05 \x03(\x0b\x32\x18.parameter_server.Tensor\"\x19\n\nPinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"!\n\x0bSaveRequest\x12\x12\n\nfirst_open\x18\x01 \x01(\x03\"-\n\x05Saved\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06*=\n\x04Kind\x12\x08\n\x04WAIT\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0c\n\x08\x45VALUATE\x10\x02\x12\x08\n\x04SAVE\x10\x03\x12\x08\n\x04OVER\x10\x04*0\n\x07Verdict\x12\x0b\n\x07\x41PPLIED\x10\x00\x12\r\n\tDUPLICATE\x10\x01\x12\t\n\x05STALE\x10\x02\x32\xd4\x03\n\x06Master\x12<\n\x04Join\x12\x1d.parameter_server.JoinRequest\x1a\x15.parameter_server.Job\x12K\n\x0eRegisterServer\x12\x1e.parameter_server.Registration\x1a\x19.parameter_server.Nothing\x12>\n\tHeartbeat\x12\x17.parameter_server.Pulse\x1a\x18.parameter_server.Orders\x12\x42\n\x07Servers\x12\x19.parameter_server.Nothing\x1a\x1c.parameter_server.ServerList\x12?\n\x05Tasks\x12\x1a.parameter_server.Progress\x1a\x16.parameter_server.Task(\x01\x30\x01\x12<\n\x06Report\x12\x1a.parameter_server.Progress\x1a\x16.parameter_server.Left\x12<\n\x04\x46\x61il\x12\x19.parameter_server.Failure\x1a\x19.parameter_server.Nothing2\x85\x03\n\x06Server\x12>\n\x04Pull\x12\x1d.parameter_server.PullRequest\x1a\x17.parameter_server.Shard\x12<\n\x04Push\x12\x1b.parameter_server.Gradients\x1a\x17.parameter_server.Shard\x12>\n\x03Pin\x12\x1c.parameter_server.PinRequest\x1a\x19.parameter_server.Nothing\x12@\n\x05Unpin\x12\x1c.parameter_server.PinRequest\x1a\x19.parameter_server.Nothing\x12>\n\x04Save\x12\x1d.parameter_server.SaveRequest\x1a\x17.parameter_server.Saved\x12;\n\x03\x45nd\x12\x19.parameter_server.Nothing\x1a\x19.parameter_server.Nothingb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fparameter_server/protocol.proto\x12\x10parameter_server\"\t\n\x07Nothing\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"E\n\x0bJoinRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\"\x17\n\x03Job\x12\x10\n\x08settings\x18\x01 \x01(\t\"-\n\x07\x41pplied\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x13\n\x0bminibatches\x18\x02 \x03(\x03\"\x92\x01\n\x0cRegistration\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x06\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x10\n\x08restored\x18\x05 \x01(\x08\x12*\n\x07\x61pplied\x18\x06 \x03(\x0b\x32\x19.parameter_server.Applied\"9\n\x05Pulse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x06\"\'\n\x06Orders\x12\x0f\n\x07unknown\x18\x01 \x01(\x08\x12\x0c\n\x04over\x18\x02 \x01(\x08\"5\n\nServerList\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x14\n\x0cincarnations\x18\x02 \x03(\x06\"\xc2\x01\n\x08Progress\x12\x0e\n\x06worker\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x13\n\x0bminibatches\x18\x03 \x03(\x03\x12\x14\n\x0cincarnations\x18\x04 \x03(\x06\x12\x11\n\tstaleness\x18\x05 \x03(\x03\x12\'\n\x06scores\x18\x06 \x03(\x0b\x32\x17.parameter_server.Score\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\x12\x10\n\x08pin_lost\x18\x08 \x01(\x08\x12\r\n\x05saved\x18\t \x01(\x08\"\xbf\x01\n\x05Score\x12\x12\n\nevaluation\x18\x01 \x01(\x03\x12\x0c\n\x04task\x18\x02 \x01(\x03\x12\x0e\n\x06images\x18\x03 \x01(\x03\x12\x0f\n\x07\x63orrect\x18\x04 \x01(\x03\x12\x0c\n\x04loss\x18\x05 \x01(\x01\x12\x35\n\x07metrics\x18\x06 \x03(\x0b\x32$.parameter_server.Score.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x8b\x01\n\x04Task\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.parameter_server.Kind\x12\n\n\x02id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0bminibatches\x18\x04 \x03(\x03\x12\r\n\x05start\x18\x05 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x03\x12\x0b\n\x03pin\x18\x07 \x01(\x03J\x04\x08\x08\x10\t\"\x1b\n\x04Left\x12\x13\n\x0bminibatches\x18\x01 \x03(\x03\"6\n\x07\x46\x61ilure\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"*\n\x0bPullRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\x12\x0e\n\x06layout\x18\x02 \x01(\x06\"\x97\x01\n\x05Shard\x12*\n\x07verdict\x18\x01 \x01(\x0e\x32\x19.parameter_server.Verdict\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x06\x12\x11\n\tstaleness\x18\x04 \x01(\x03\x12)\n\x07tensors\x18\x05 \x03(\x0b\x32\x18.parameter_server.Tensor\"~\n\tGradients\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tminibatch\x18\x02 \x01(\x03\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x13\n\x0bincarnation\x18\x04 \x01(\x06\x12)\n\x07tensors\x18\x05 \x03(\x0b\x32\x18.parameter_server.Tensor\"\x19\n\nPinRequest\x12\x0b\n\x03pin\x18\x01 \x01(\x03\"!\n\x0bSaveRequest\x12\x12\n\nfirst_open\x18\x01 \x01(\x03\"-\n\x05Saved\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06*=\n\x04Kind\x12\x08\n\x04WAIT\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0c\n\x08\x45VALUATE\x10\x02\x12\x08\n\x04SAVE\x10\x03\x12\x08\n\x04OVER\x10\x04*0\n\x07Verdict\x12\x0b\n\x07\x41PPLIED\x10\x00\x12\r\n\tDUPLICATE\x10\x01\x12\t\n\x05STALE\x10\x02\x32\xd4\x03\n\x06Master\x12<\n\x04Join\x12\x1d.parameter_server.JoinRequest\x1a\x15.parameter_server.Job\x12K\n\x0eRegisterServer\x12\x1e.parameter_server.Registration\x1a\x19.parameter_server.Nothing\x12>\n\tHeartbeat\x12\x17.parameter_server.Pulse\x1a\x18.parameter_server.Orders\x12\x42\n\x07Servers\x12\x19.parameter_server.Nothing\x1a\x1c.parameter_server.ServerList\x12?\n\x05Tasks\x12\x1a.parameter_server.Progress\x1a\x16.parameter_server.Task(\x01\x30\x01\x12<\n\x06Report\x12\x1a.parameter_server.Progress\x1a\x16.parameter_server.Left\x12<\n\x04\x46\x61il\x12\x19.parameter_server.Failure\x1a\x19.parameter_server.Nothing2\x85\x03\n\x06Server\x12>\n\x04Pull\x12\x1d.parameter_server.PullRequest\x1a\x17.parameter_server.Shard\x12<\n\x04Push\x12\x1b.parameter_server.Gradients\x1a\x17.parameter_server.Shard\x12>\n\x03Pin\x12\x1c.parameter_server.PinRequest\x1a\x19.parameter_server.Nothing\x12@\n\x05Unpin\x12\x1c.parameter_server.PinRequest\x1a\x19.parameter_server.Nothing\x12>\n\x04Save\x12\x1d.parameter_server.SaveRequest\x1a\x17.parameter_server.Saved\x12;\n\x03\x45nd\x12\x19.parameter_server.Nothing\x1a\x19.parameter_server.Nothingb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SCORE_METRICSENTRY']._loaded_options = None
   _globals['_SCORE_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_KIND']._serialized_start=1635
-  _globals['_KIND']._serialized_end=1696
-  _globals['_VERDICT']._serialized_start=1698
-  _globals['_VERDICT']._serialized_end=1746
+  _globals['_KIND']._serialized_start=1618
+  _globals['_KIND']._serialized_end=1679
+  _globals['_VERDICT']._serialized_start=1681
+  _globals['_VERDICT']._serialized_end=1729
   _globals['_NOTHING']._serialized_start=53
   _globals['_NOTHING']._serialized_end=62
   _globals['_TENSOR']._serialized_start=64
@@ -50,37 +50,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTRATION']._serialized_start=262
   _globals['_REGISTRATION']._serialized_end=408
   _globals['_PULSE']._serialized_start=410
-  _globals['_PULSE']._serialized_end=484
-  _globals['_ORDERS']._serialized_start=486
-  _globals['_ORDERS']._serialized_end=525
-  _globals['_SERVERLIST']._serialized_start=527
-  _globals['_SERVERLIST']._serialized_end=580
-  _globals['_PROGRESS']._serialized_start=583
-  _globals['_PROGRESS']._serialized_end=777
-  _globals['_SCORE']._serialized_start=780
-  _globals['_SCORE']._serialized_end=971
-  _globals['_SCORE_METRICSENTRY']._serialized_start=925
-  _globals['_SCORE_METRICSENTRY']._serialized_end=971
-  _globals['_TASK']._serialized_start=974
-  _globals['_TASK']._serialized_end=1113
-  _globals['_LEFT']._serialized_start=1115
-  _globals['_LEFT']._serialized_end=1142
-  _globals['_FAILURE']._serialized_start=1144
-  _globals['_FAILURE']._serialized_end=1198
-  _globals['_PULLREQUEST']._serialized_start=1200
-  _globals['_PULLREQUEST']._serialized_end=1242
-  _globals['_SHARD']._serialized_start=1245
-  _globals['_SHARD']._serialized_end=1396
-  _globals['_GRADIENTS']._serialized_start=1398
-  _globals['_GRADIENTS']._serialized_end=1524
-  _globals['_PINREQUEST']._serialized_start=1526
-  _globals['_PINREQUEST']._serialized_end=1551
-  _globals['_SAVEREQUEST']._serialized_start=1553
-  _globals['_SAVEREQUEST']._serialized_end=1586
-  _globals['_SAVED']._serialized_start=1588
-  _globals['_SAVED']._serialized_end=1633
-  _globals['_MASTER']._serialized_start=1749
-  _globals['_MASTER']._serialized_end=2217
-  _globals['_SERVER']._serialized_start=2220
-  _globals['_SERVER']._serialized_end=2609
+  _globals['_PULSE']._serialized_end=467
+  _globals['_ORDERS']._serialized_start=469
+  _globals['_ORDERS']._serialized_end=508
+  _globals['_SERVERLIST']._serialized_start=510
+  _globals['_SERVERLIST']._serialized_end=563
+  _globals['_PROGRESS']._serialized_start=566
+  _globals['_PROGRESS']._serialized_end=760
+  _globals['_SCORE']._serialized_start=763
+  _globals['_SCORE']._serialized_end=954
+  _globals['_SCORE_METRICSENTRY']._serialized_start=908
+  _globals['_SCORE_METRICSENTRY']._serialized_end=954
+  _globals['_TASK']._serialized_start=957
+  _globals['_TASK']._serialized_end=1096
+  _globals['_LEFT']._serialized_start=1098
+  _globals['_LEFT']._serialized_end=1125
+  _globals['_FAILURE']._serialized_start=1127
+  _globals['_FAILURE']._serialized_end=1181
+  _globals['_PULLREQUEST']._serialized_start=1183
+  _globals['_PULLREQUEST']._serialized_end=1225
+  _globals['_SHARD']._serialized_start=1228
+  _globals['_SHARD']._serialized_end=1379
+  _globals['_GRADIENTS']._serialized_start=1381
+  _globals['_GRADIENTS']._serialized_end=1507
+  _globals['_PINREQUEST']._serialized_start=1509
+  _globals['_PINREQUEST']._serialized_end=1534
+  _globals['_SAVEREQUEST']._serialized_start=1536
+  _globals['_SAVEREQUEST']._serialized_end=1569
+  _globals['_SAVED']._serialized_start=1571
+  _globals['_SAVED']._serialized_end=1616
+  _globals['_MASTER']._serialized_start=1732
+  _globals['_MASTER']._serialized_end=2200
+  _globals['_SERVER']._serialized_start=2203
+  _globals['_SERVER']._serialized_end=2592
 # @@protoc_insertion_point(module_scope)

@@ -86,16 +86,14 @@ class Registration(_message.Message):
     def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[int] = ..., restored: _Optional[bool] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ("role", "index", "incarnation", "version")
+    __slots__ = ("role", "index", "incarnation")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     role: str
     index: int
     incarnation: int
-    version: int
-    def __init__(self, role: _Optional[str] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    def __init__(self, role: _Optional[str] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("unknown", "over")

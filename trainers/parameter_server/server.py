@@ -22,7 +22,6 @@ import torch
 
 from . import channels, checkpoints, initial, memory, protocol_pb2, protocol_pb2_grpc, shards, user_model
 from .events import EventLogger
-from .model_zoo import load_model
 from .protocol_pb2 import (
     Applied,
     Failure,
@@ -190,7 +189,7 @@ def build(settings: JobSettings, index: int) -> Shard:
     Raises:
         user_model.UserError: The user's file raises.
     """
-    user = load_model(settings)
+    user = user_model.load(settings)
     try:
         torch.manual_seed(settings.seed)  # the same first weights in every process
         model = user.model()
@@ -286,7 +285,7 @@ def watch(
 ) -> None:
     """Send a heartbeat to the master twice a second, until the server stops."""
     while not stop.wait(PULSE_SECONDS):
-        pulse = Pulse(role="ps", index=index, incarnation=shard.incarnation, version=shard.version)
+        pulse = Pulse(role="ps", index=index, incarnation=shard.incarnation)
         try:
             orders = master.Heartbeat(pulse, timeout=channels.CALL_SECONDS)
         except grpc.RpcError:

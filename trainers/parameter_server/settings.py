@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 PORT = 50001
+ROLES = WORKER, SERVER = "worker", "ps"
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class JobSettings:
         job: Its name; pods and files are named after it.
         trainer: The user's file, with ``model()``, ``loss()``, ``optimizer()`` and ``dataset()``.
         model_zoo: The folder of a model zoo; the user's file then has ElasticDL's functions.
-        functions: Their names, as JSON (`model_zoo`).
+        functions: Their names, as JSON (`user_model`).
         mode: ``training``; ``evaluation`` and ``prediction`` only use the test records.
         init: The initial model: a model file, or a folder of servers' checkpoints; empty for none.
         log_level: The level of readable log lines: ``INFO`` logs losses and evaluations beside the events.
@@ -83,9 +84,8 @@ class JobSettings:
 
     @classmethod
     def from_json(cls, text: str) -> "JobSettings":
-        """Parse the output of `to_json`; ignore unknown settings."""
-        known = {setting.name for setting in fields(cls)}
-        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
+        """Parse the output of `to_json`."""
+        return cls(**json.loads(text))
 
     def check(self) -> None:
         """Validate the settings.
@@ -93,23 +93,14 @@ class JobSettings:
         Raises:
             SystemExit: A setting is invalid; the text names the flag, and what to do.
         """
-        epochs = 1 if self.mode == "training" else 0
-        minimums = {"servers": 1, "workers": 1, "epochs": epochs, "minibatch": 1, "minibatches_per_task": 1}
-        minimums |= {
-            "grads_to_wait": 1,
-            "checkpoint_steps": 1,
-            "evaluation_steps": 0,
-            "max_staleness": 0,
-            "max_relaunches": 0,
-        }
-        reasons = {"servers": "servers hold the model", "workers": "workers compute the gradients"}
-        for name, bound in minimums.items():
-            if getattr(self, name) < bound:
-                flag, why = f"--{name.replace('_', '-')}", reasons.get(name)
-                message = f"{flag} {getattr(self, name)}: a job needs at least {bound}" + (
-                    f"; {why}" if why else ""
-                )
-                raise SystemExit(message)
+        minimums = dict.fromkeys(("servers", "workers", "minibatch", "minibatches_per_task"), 1)
+        minimums |= {"grads_to_wait": 1, "checkpoint_steps": 1, "epochs": int(self.mode == "training")}
+        minimums |= dict.fromkeys(("evaluation_steps", "max_staleness", "max_relaunches"), 0)
+        reasons = {"servers": "; servers hold the model", "workers": "; workers compute the gradients"}
+        for name, least in minimums.items():
+            value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value < least:
+                raise SystemExit(f"{flag} {value}: a job needs at least {least}{reasons.get(name, '')}")
         if not Path(self.trainer).is_file():
             raise SystemExit(f"--trainer {self.trainer}: no such file")
 

@@ -15,7 +15,7 @@ import runpy
 import signal
 import sys
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 MAX_RESTARTS = 20
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
@@ -41,19 +41,17 @@ def _run(role: str, flags: list[str]) -> NoReturn:
 def main(argv: list[str]) -> int:
     """Run ``parameter_server.<first argument>`` with the other arguments; return its exit status."""
     role, *flags = argv
-    code = 0
+    child, code = 0, 0
+    received: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        os.kill(child, number)
+
     for _ in range(1 + (MAX_RESTARTS if role == "master" else 0)):
         child = os.fork()
         if child == 0:
             _run(role, flags)
-        received: list[int] = []
-
-        def forward(
-            number: int, frame: FrameType | None, child: int = child, received: list[Any] = received
-        ) -> None:
-            received.append(number)
-            os.kill(child, number)
-
         for ending in ENDINGS:
             signal.signal(ending, forward)
         _, status = os.waitpid(child, 0)

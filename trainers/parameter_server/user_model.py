@@ -1,9 +1,19 @@
 """The user's file: ``model()``, ``loss(outputs, labels)``, ``optimizer(parameters)``, ``dataset(record)``.
 
-A module of a model zoo has ElasticDL's functions instead: `model_zoo`.
+Or a module of a model zoo, with the functions that ElasticDL's users write, for PyTorch:
+
+    custom_model() -> nn.Module
+    loss(labels, predictions) -> tensor
+    optimizer(parameters) -> torch.optim.Optimizer
+    feed(dataset, mode, metadata) -> (input, label) of each record; for "prediction" its input alone
+    eval_metrics_fn() -> {"accuracy": function(labels, predictions)}
+
+The last is optional, and so is a class ``PredictionOutputsProcessor`` with ``process(predictions,
+worker_id)``. In ElasticDL, ``optimizer()`` has no parameters, because TensorFlow's optimizers get them later.
 """
 
 import importlib.util
+import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -12,12 +22,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .settings import JobSettings
+
 TRAINING, EVALUATION, PREDICTION = "training", "evaluation", "prediction"
 NEEDED = {
     "model": "model() -> nn.Module",
     "loss": "loss(outputs, labels) -> tensor",
     "optimizer": "optimizer(parameters) -> torch.optim.Optimizer",
     "dataset": "dataset(record: bytes) -> (tensor, label)",
+}
+ZOO_ROLES = {
+    "model": "{}() -> nn.Module",
+    "loss": "{}(labels, predictions) -> tensor",
+    "optimizer": "{}(parameters) -> torch.optim.Optimizer",
+    "feed": "{}(dataset, mode, metadata)",
 }
 
 
@@ -46,19 +64,48 @@ class UserModel:
     process: Callable[[Any, int], object] | None = None
 
 
-def load(path: str) -> UserModel:
-    """Load a file with the four functions.
+def load(settings: JobSettings) -> UserModel:
+    """Load the user's functions, of either form.
 
     Raises:
-        UserError: It cannot be imported, or lacks one of the four functions.
+        UserError: The file cannot be imported, or lacks a function.
     """
+    path = settings.trainer
+    if settings.model_zoo:
+        return _load_from_zoo(settings)
     module = import_file(path, folder=str(Path(path).parent))
     check(module, NEEDED, path)
+    return UserModel(
+        module.model, module.loss, module.optimizer, lambda records, _: map(module.dataset, records)
+    )
+
+
+def _load_from_zoo(settings: JobSettings) -> UserModel:
+    path, names = settings.trainer, json.loads(settings.functions)
+    module = import_file(path, folder=settings.model_zoo)
+    check(module, {names[role]: signature.format(names[role]) for role, signature in ZOO_ROLES.items()}, path)
+    functions = {role: getattr(module, names[role]) for role in ZOO_ROLES}
+    metrics = getattr(module, names["eval_metrics_fn"], dict)
+    processor = getattr(module, names["prediction_outputs_processor"], None)
 
     def feed(records: list[bytes], mode: str) -> Iterable[Any]:
-        return map(module.dataset, records)
+        examples = list(functions["feed"](records, mode, None))
+        if len(examples) != len(records):
+            count = f"{len(examples)} examples of {len(records)} records"
+            raise UserError(f"feed() in {path} made {count}; yield one for each")
+        return examples
 
-    return UserModel(module.model, module.loss, module.optimizer, feed)
+    try:
+        return UserModel(
+            functions["model"],
+            lambda outputs, labels: functions["loss"](labels, outputs),
+            functions["optimizer"],
+            feed,
+            metrics(),
+            processor().process if processor else None,
+        )
+    except Exception as error:
+        raise UserError(explain(error, path)) from error
 
 
 def import_file(path: str, *, folder: str) -> ModuleType:

@@ -25,7 +25,6 @@ import torch
 from . import channels, checkpoints, memory, protocol_pb2, protocol_pb2_grpc, user_model
 from .connections import PendingPush, ServerConnections
 from .events import EventLogger, set_up_log
-from .model_zoo import load_model
 from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
 from .records import Records
 from .replica import Replica
@@ -62,7 +61,7 @@ class ParameterServerWorker:
         self._master, self._tasks, self._settings = master, tasks, settings
         self._index, self._stop = index, stop
         self._log_event = EventLogger("worker", index, settings.workers)
-        user = load_model(settings)
+        user = user_model.load(settings)
         torch.manual_seed(settings.seed)
         self._replica = Replica(user, settings)
         self._servers = ServerConnections(master, self._replica.layouts, stop=stop)
@@ -124,7 +123,7 @@ class ParameterServerWorker:
         settings = self._settings
         start = minibatch * settings.minibatch
         end = min(start + settings.minibatch, len(self._train))
-        versions, incarnations = self._servers.versions(), self._servers.incarnations()
+        versions, incarnations = self._servers.versions, self._servers.incarnations
         loss = self._replica.compute(self._train.read(start, end))
         packed = self._replica.gradients()
         self._finish_push(work)
@@ -148,13 +147,13 @@ class ParameterServerWorker:
         if self._was_stale:
             work.append(minibatch)  # recompute with newer parameters
         else:
-            self._acknowledged.append((minibatch, self._servers.incarnations()))
+            self._acknowledged.append((minibatch, self._servers.incarnations))
             if not any(answer.verdict == DUPLICATE for answer in answers):
                 self._staleness.append(max(answer.staleness for answer in answers))
 
     def _progress(self, epoch: int) -> Progress:
         """Return the minibatches acknowledged since the last report, by the servers' current processes."""
-        now = self._servers.incarnations()
+        now = self._servers.incarnations
         done = [minibatch for minibatch, then in self._acknowledged if then == now]
         progress = Progress(
             worker=self._index, epoch=epoch, minibatches=done, incarnations=now, staleness=self._staleness
@@ -172,7 +171,7 @@ class ParameterServerWorker:
             "step",
             step=self._steps,
             epoch=epoch,
-            version=self._servers.versions()[0],
+            version=self._servers.versions[0],
             loss=round(loss, 5),
             images_per_s=round(rate, 1),
             staleness=behind,
