@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -193,7 +193,13 @@ def launch(
     output: str,
     replace: bool,
     dry_run: bool,
-    **options: Any,
+    kind: str,
+    nodes: int,
+    cpus: str | None,
+    memory: str | None,
+    volumes: tuple[str, ...],
+    option: tuple[str, ...],
+    **arguments: object,
 ) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
@@ -203,35 +209,20 @@ def launch(
     from kitlib import jobs
     from trainyard_kit.cli.follow import follow
 
-    job = _job(trainer, args=args, **options)
+    mounts = dict(volume.partition("=")[::2] for volume in volumes)
+    arguments |= {"args": args, "volumes": mounts or None} | options_of(option) | {KINDS[kind].nodes: nodes}
+    limits = {"cpu": cpus, "memory": memory}
+    arguments |= {resource: limit for resource, limit in limits.items() if limit is not None}
+    try:
+        job: Job = KINDS[kind].entry.load()(trainer, **arguments)
+    except TypeError as error:
+        what = f"a {kind} has other arguments: {str(error).partition(') ')[2] or error}"
+        raise BadInput(
+            what, about=f"--kind {kind}", fix="docs/api.md lists the arguments of each kind"
+        ) from error
     if dry_run:
         click.echo(job.manifest(), nl=False)
         return
     follow(
         jobs.launch(job, cluster=cluster or default_cluster(), replace=replace, must_fit=True), output=output
     )
-
-
-def _job(
-    trainer: str,
-    *,
-    kind: str,
-    nodes: int,
-    cpus: str | None,
-    memory: str | None,
-    volumes: tuple[str, ...],
-    option: tuple[str, ...],
-    **arguments: Any,
-) -> "Job":
-    """Build a job of a kind; its constructor has the same arguments."""
-    mounts = dict(volume.partition("=")[::2] for volume in volumes)
-    arguments |= {"volumes": mounts or None} | options_of(option) | {KINDS[kind].nodes: nodes}
-    limits = {"cpu": cpus, "memory": memory}
-    arguments |= {resource: limit for resource, limit in limits.items() if limit is not None}
-    try:
-        return KINDS[kind].entry.load()(trainer, **arguments)
-    except TypeError as error:
-        what = f"a {kind} has other arguments: {str(error).partition(') ')[2] or error}"
-        raise BadInput(
-            what, about=f"--kind {kind}", fix="docs/api.md lists the arguments of each kind"
-        ) from error

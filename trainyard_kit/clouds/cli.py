@@ -1,12 +1,15 @@
 """``trainyard resources`` and ``extend``: the kit's cloud resources, and a cluster's expiry."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from kitlib import clusters, config
 from kitlib.errors import BadInput
 from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, combine, show
+
+if TYPE_CHECKING:
+    from trainyard_kit.clouds.provider import SearchScope
 
 LOCATION = combine(
     click.option("--provider", help="eks or gke; by default both."),
@@ -31,11 +34,13 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @LOCATION
 @OUTPUT
-def list_(cluster: str | None, output: str | None, **location: Any) -> None:
+def list_(
+    cluster: str | None, output: str | None, provider: str | None, **scope: "Unpack[SearchScope]"
+) -> None:
     """List the kit's cloud resources, identified by their tags, and what its clusters cost."""
     from trainyard_kit.clouds.resources import costs, find, resolve_places, table
 
-    places, failures = resolve_places(**location)
+    places, failures = resolve_places(provider, **scope)
     resources_table = table(*find(places, failures, cluster=cluster))
     costs_table = costs(places, budget=config.read().budget)
     if output or len(costs_table):
@@ -49,13 +54,21 @@ def list_(cluster: str | None, output: str | None, **location: Any) -> None:
 @click.option("--all", "all_clusters", is_flag=True, help="Select all clusters of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete them; without this they are only listed.")
 @LOCATION
-def delete(names: tuple[str, ...], all_clusters: bool, confirm: bool, **location: Any) -> None:
+def delete(
+    names: tuple[str, ...],
+    all_clusters: bool,
+    confirm: bool,
+    provider: str | None,
+    **scope: "Unpack[SearchScope]",
+) -> None:
     """Delete all resources of each CLUSTER, even if the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
     if bool(names) == all_clusters:
         raise click.UsageError("name one cluster or several, or pass --all")
-    remaining = delete_resources(clusters=names or None, dry_run=not confirm, confirm=confirm, **location)
+    remaining = delete_resources(
+        provider, clusters=names or None, dry_run=not confirm, confirm=confirm, **scope
+    )
     click.echo(remaining)
     if not confirm and len(remaining):
         click.echo("\nNothing was deleted. To delete these resources, add --yes", err=True)
