@@ -106,9 +106,11 @@ def test_a_name_that_does_not_resolve_is_said_and_not_tried_again(tmp_path):
     assert "restarting it" not in done.stderr
 
 
-def test_an_etcd_without_the_v2_api_is_said_and_not_tried_again(tmp_path):
+def test_an_etcd_without_the_v2_api_is_no_store_for_a_retry():
     import http.server
     import threading
+
+    import elastic_rendezvous
 
     class Etcd(http.server.BaseHTTPRequestHandler):  # 3.6 answers so
         def do_GET(self):
@@ -120,15 +122,14 @@ def test_an_etcd_without_the_v2_api_is_said_and_not_tried_again(tmp_path):
         def log_message(self, *_):
             pass
 
+    words = r"\(3.6.1\) does not serve the v2 API \(404 for /v2/keys/\).*--enable-v2, or --rdzv_backend c10d"
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Etcd) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        trainer = "import elastic, torch\nelastic.run(print, elastic.State(steps_per_epoch=1))"
-        endpoint = f"--rdzv_endpoint=127.0.0.1:{server.server_port}"
-        done = launch(trainer, tmp_path, "--nnodes=1:2", "--rdzv_backend=etcd", endpoint)
+        endpoint = f"127.0.0.1:{server.server_port}"
+        settings = elastic_rendezvous.RendezvousSettings("run", "etcd", endpoint, 1, 2)
+        with pytest.raises(elastic_rendezvous.StoreError, match=words):
+            elastic_rendezvous.ElasticRendezvous(settings)
         server.shutdown()
-    assert done.returncode == 78
-    assert "(3.6.1) does not serve the v2 API (404 for /v2/keys/)" in done.stderr
-    assert "--enable-v2, or --rdzv_backend c10d" in done.stderr
 
 
 def test_two_workers_on_a_machine_that_is_the_endpoint_need_no_other_store(tmp_path):

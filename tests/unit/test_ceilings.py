@@ -13,7 +13,7 @@ LINES = {
     "kitlib": 20_500,
     "localkube": 35_000,
     "programs": 2_000,
-    "trainers": 11_000,
+    "trainers": 10_000,
     "trainyard_kit": 19_000,
     "tests": 70_000,
 }
