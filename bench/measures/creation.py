@@ -6,8 +6,8 @@ is a container of runc. The kubelets' time starts when their namespaces and imag
 adds: a container for each node, kubeadm, CoreDNS. Our cluster is created as by a user, and its forkserver
 loads in the background. The first job, of the digits, is launched when the first pod runs.
 
-Bounded by the API server: of 2.7 s, 1.4 pass until it serves, mostly with work on one core (OpenAPI
-documents, garbage collection); then come 170 sequential requests for roles, and the controllers' caches.
+Bounded by the API server: half a second of CPU until it serves, mostly on one core, and as much again for
+the first lists and watches of the nodes, the scheduler and the controllers.
 """
 
 import math

@@ -69,8 +69,13 @@ EDITED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             ".InstallV2(": ".InstallV2OnRequest(s.delegationTarget.NextDelegate() == nil, ",
             ".InstallV3(": ".InstallV3OnRequest(",
         },
+        # Requests that come before the informers wait for these.
+        "pkg/admission/handler.go": {"time.After(100 * time.": "time.After(10 * time."},
         "pkg/server/options/serving_with_loopback.go": {
             "certutil.GenerateSelfSignedCertKeyWithOptions(": "selfSigned(",
+        },
+        "pkg/storage/storagebackend/factory/etcd3.go": {
+            "[]grpc.DialOption{": "[]grpc.DialOption{\n\t\tdialAgainSoon,",
         },
     },
     "k8s.io/controller-manager": {
@@ -92,6 +97,9 @@ EDITED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             f"err := {_SOON[0]}": f"if rolesAreKnown() {{ return nil }}\nerr := {_SOON[1]}",
         },
         "pkg/registry/scheduling/rest/storage_scheduling.go": dict([_SOON]),
+        "pkg/scheduler/eventhandlers.go": {
+            "syncedPollPeriod = 100 * time.": "syncedPollPeriod = 10 * time.",
+        },
     },
     # In plain mode, a statically linked program sees no /tmp but the host's.
     "github.com/kubeflow/training-operator": {"pkg/cert/cert.go": _CERTIFICATES},
