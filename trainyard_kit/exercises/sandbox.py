@@ -107,6 +107,8 @@ def run(
 ) -> tuple[int | None, str]:
     """Run a command with a limit of CPU time; kill it and all its children at the end.
 
+    It starts in ``folder``, and its temporary files are there as well, for the caller to remove.
+
     CPU seconds are counted, so that the load of the machine changes no result; a process that waits is killed
     after `WAITING` times as many seconds of wall time.
 
@@ -114,7 +116,8 @@ def run(
         The exit status, None for a process that ran out of time, and the end of its output.
     """
     path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
-    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
+    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
+    variables |= environment
     log = Path(folder, "log")
     with log.open("w") as output:
         process = subprocess.Popen(
