@@ -116,6 +116,8 @@ class KubeletCluster(AbstractContextManager[Any]):
             self._log = stack.enter_context((folder / "process.log").open("w"))
             self._process = stack.enter_context(self._isolate(peer.servers))
             self._expect("isolated")
+            # Otherwise the kernel removes it some time after the end of the nodes' namespace.
+            stack.callback(subprocess.run, ["ip", "link", "delete", LINK], capture_output=True, check=False)
             self._link()
             self._stack = stack.pop_all()
 
@@ -189,7 +191,7 @@ class KubeletCluster(AbstractContextManager[Any]):
             raise MeasureFailed(f"the kubelets' cluster has not {state}: {line} {last}")
 
     def _link(self) -> None:
-        """Connect this machine to the nodes' network; the link is removed with their namespace."""
+        """Connect this machine to the nodes' network."""
         (first,) = psutil.Process(self._process.pid).children()
         for arguments in (
             ("link", "add", LINK, "type", "veth", "peer", "name", UPLINK, "netns", str(first.pid)),
