@@ -402,7 +402,9 @@ def test_code_that_never_returns_or_breaks_the_process_is_named(answer, advice, 
 def test_an_answer_leaves_no_temporary_files_even_if_it_ends_the_process(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)  # which TMPDIR then sets
-    source = "def amdahl(share, workers):\n    __import__('tempfile').mkstemp()\n    __import__('os')._exit(7)"
+    source = (
+        "def amdahl(share, workers):\n    __import__('tempfile').mkstemp()\n    __import__('os')._exit(7)"
+    )
     first, *_ = kit.check("00", amdahl=cell(source, monkeypatch)["amdahl"])
     assert "status 7" in first.advice
     assert not list(tmp_path.iterdir())
