@@ -199,7 +199,7 @@ class EventRecorder:
             body = self._next()
             # The pod's status goes first.
             await asyncio.sleep(max(pace.wait(), 0 if self._queues else SETTLE_SECONDS))
-            if self._give_way and self._size() < QUEUE_OF_NAMESPACE // 2:
+            if self._give_way and self._size() < BURST:
                 await self._give_way()
             try:
                 await self._post(body)
