@@ -98,7 +98,7 @@ class ClusterFiles:
             hard = default_thresholds(shutil.disk_usage(paths.root).total)
         return {
             "server": f"https://{self._on_loopback(NETWORK.address)}:6443",
-            "etcd": self._listen_addresses().etcd,
+            "etcd": components.ETCD_SOCKET,
             "pki": str(paths.pki),
             "socket": str(paths.socket),
             "pods": str(paths.pods),

@@ -1,4 +1,4 @@
-"""A cluster's certificates, keys and kubeconfigs, with an authority for the API, etcd and front proxies each.
+"""A cluster's certificates, keys and kubeconfigs, with an authority each for the API and for front proxies.
 
 Every cluster has its own authorities. Keys are ECDSA P-256, files are 0600. `issue` keeps the certificates
 that are still valid.
@@ -82,10 +82,6 @@ def leaves(
         ),
         CertificateSpec("metrics-server", "ca", METRICS_USER, server_names=METRICS_NAMES),
         CertificateSpec("front-proxy-client", "front-proxy-ca", "front-proxy-client"),
-        CertificateSpec(
-            "etcd-server", "etcd-ca", "etcd", server_names=("127.0.0.1", "localhost", *api_names)
-        ),
-        CertificateSpec("apiserver-etcd-client", "etcd-ca", "kube-apiserver-etcd-client"),
     ]
 
 
@@ -99,7 +95,7 @@ def issue(
     """
     private_dir(pki)
     with writing(pki):
-        authorities = {name: _authority(pki, name) for name in ("ca", "front-proxy-ca", "etcd-ca")}
+        authorities = {name: _authority(pki, name) for name in ("ca", "front-proxy-ca")}
         for leaf in leaves(node_addresses=node_addresses, api_names=api_names, nodes=nodes):
             _leaf(pki, leaf, *authorities[leaf.authority])
         _service_account_keys(pki)
@@ -232,10 +228,10 @@ def _write_pair(pki: Path, name: str, certificate: x509.Certificate, key: ec.Ell
     write_private(pki / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def client_tls(pki: Path, *, authority: str = "ca", client: str = "admin") -> ssl.SSLContext:
-    """Trust one authority of a cluster, and be one of its clients."""
-    context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
-    context.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
+def client_tls(pki: Path) -> ssl.SSLContext:
+    """Trust a cluster's authority, and be its administrator."""
+    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
     return context
 
 

@@ -34,6 +34,9 @@ WORKLOADS = "GenericWorkload=true,DRAWorkloadResourceClaims=true,TopologyAwareWo
 WORKLOAD_API = "scheduling.k8s.io/v1beta1=true"
 
 FIRST = ("etcd", "kube-apiserver")
+# In the cluster's directory, which only its owner can enter, so that etcd needs no certificates. Relative,
+# because the path of a Unix socket has at most 108 bytes.
+ETCD_SOCKET, ETCD_PEER_SOCKET = "etcd.sock", "etcd-peer.sock"
 # All that Kubernetes starts by default. The ranges of nodes' pods are the kubelet's here.
 CONTROLLERS = ("*", "-node-ipam-controller")
 
@@ -49,8 +52,6 @@ class ListenAddresses:
     api_bind: str = "0.0.0.0"
     api_port: int = 6443
     advertise: str = "10.244.0.1"
-    etcd_port: int = 2379
-    etcd_peer_port: int = 2380
     metrics_port: int = 4443
     services: str = "10.96.0.0/16"
     loopback: str = "127.0.0.1"
@@ -61,18 +62,10 @@ class ListenAddresses:
     def api(self) -> str:
         return f"https://{self.loopback}:{self.api_port}"
 
-    @property
-    def etcd(self) -> str:
-        return f"https://{self.loopback}:{self.etcd_port}"
-
-    @property
-    def etcd_peer(self) -> str:
-        return f"https://{self.loopback}:{self.etcd_peer_port}"
-
 
 @dataclass(frozen=True)
 class ComponentCommand:
-    """The command of one component.
+    """The command of one component, to be run in the cluster's directory.
 
     Attributes:
         argv: The command, free of secrets.
@@ -98,7 +91,7 @@ def commands(
     # A released etcd would wait for its election timeout at each start.
     is_ours = Path(control_plane.programs["etcd"][0]).name == build.PROGRAM
     flags = {
-        "etcd": _etcd(paths, at) | (ETCD_AT_REST if is_ours else {}),
+        "etcd": _etcd(paths) | (ETCD_AT_REST if is_ours else {}),
         "kube-apiserver": _api_server(paths, at, files),
         "kube-controller-manager": _controller_manager(paths, files),
         "kube-scheduler": {
@@ -117,25 +110,16 @@ def commands(
     ]
 
 
-def _etcd(paths: ClusterPaths, at: ListenAddresses) -> dict[str, object]:
-    pki = paths.pki
-    certificate, key, authority = pki / "etcd-server.crt", pki / "etcd-server.key", pki / "etcd-ca.crt"
+def _etcd(paths: ClusterPaths) -> dict[str, object]:
+    clients, peers = f"unix://{ETCD_SOCKET}", f"unix://{ETCD_PEER_SOCKET}"
     return {
         "name": "trainyard",
         "data-dir": paths.etcd,
-        "listen-client-urls": at.etcd,
-        "advertise-client-urls": at.etcd,
-        "listen-peer-urls": at.etcd_peer,
-        "initial-advertise-peer-urls": at.etcd_peer,
-        "initial-cluster": f"trainyard={at.etcd_peer}",
-        "client-cert-auth": "true",
-        "cert-file": certificate,
-        "key-file": key,
-        "trusted-ca-file": authority,
-        "peer-client-cert-auth": "true",
-        "peer-cert-file": certificate,
-        "peer-key-file": key,
-        "peer-trusted-ca-file": authority,
+        "listen-client-urls": clients,
+        "advertise-client-urls": clients,
+        "listen-peer-urls": peers,
+        "initial-advertise-peer-urls": peers,
+        "initial-cluster": f"trainyard={peers}",
         # A power cut may lose a learner's cluster; every write would otherwise wait for the disk.
         "unsafe-no-fsync": "true",
         "snapshot-count": 5000,
@@ -173,10 +157,7 @@ def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Pa
         "client-ca-file": pki / "ca.crt",
         "tls-cert-file": pki / "apiserver.crt",
         "tls-private-key-file": pki / "apiserver.key",
-        "etcd-servers": at.etcd,
-        "etcd-cafile": pki / "etcd-ca.crt",
-        "etcd-certfile": pki / "apiserver-etcd-client.crt",
-        "etcd-keyfile": pki / "apiserver-etcd-client.key",
+        "etcd-servers": f"unix://{ETCD_SOCKET}",
         "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
         "service-account-key-file": pki / "sa.pub",
         "service-account-signing-key-file": pki / "sa.key",

@@ -9,14 +9,11 @@ which etcd does not answer.
 import asyncio
 import contextlib
 import logging
-import ssl
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from localkube.controlplane import ETCD_QUOTA_BYTES
-from localkube.controlplane.certificates import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +24,12 @@ COMMIT_SECONDS, COMMITS = 0.2, 10  # etcd commits ten times a second, where the 
 ALARM, ENOUGH_SHARE = "NOSPACE", 0.9
 
 
-async def maintain_etcd(url: str, *, pki: Path) -> None:
+async def maintain_etcd(path: str) -> None:
     """Look after etcd for ever, by its HTTP gateway."""
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
-        # Read anew each time: certificates are renewed.
-        tls = client_tls(pki, authority="etcd-ca", client="apiserver-etcd-client")
         try:
-            async with EtcdMaintenance(url, tls) as etcd:
+            async with EtcdMaintenance(path) as etcd:
                 await etcd.give_space_back()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("etcd cannot be maintained: %s", error or type(error).__name__)
@@ -44,16 +39,17 @@ class EtcdMaintenance:
     """Requests to one etcd; an async context manager.
 
     Args:
+        path: etcd's socket for clients.
         quota: Bytes; etcd's ``--quota-backend-bytes``.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext, *, quota: int = ETCD_QUOTA_BYTES) -> None:
-        self._url, self._tls, self._quota = url, tls, quota
+    def __init__(self, path: str, *, quota: int = ETCD_QUOTA_BYTES) -> None:
+        self._path, self._quota = path, quota
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "EtcdMaintenance":
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls), timeout=timeout)
+        session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self._path), timeout=timeout)
         self._session = await self._stack.enter_async_context(session)
         return self
 
@@ -62,7 +58,7 @@ class EtcdMaintenance:
 
     async def give_space_back(self) -> None:
         """Defragment the database if that pays; end the alarm if there is space again."""
-        status = await self._call("maintenance/status")
+        status = await self.call("maintenance/status")
         alarmed = any(ALARM in error for error in status.get("errors", ()))
         if alarmed:
             log.warning("etcd has used up its quota of %d bytes", self._quota)
@@ -71,19 +67,19 @@ class EtcdMaintenance:
         size, used = int(status["dbSize"]), int(status["dbSizeInUse"])
         pays = size > MIN_BYTES and used < USED_SHARE * size
         if pays or (alarmed and used < ENOUGH_SHARE * self._quota):
-            await self._call("maintenance/defragment")
+            await self.call("maintenance/defragment")
             log.info("etcd's database was defragmented: %d of %d bytes were used", used, size)
-            size = int((await self._call("maintenance/status"))["dbSize"])
+            size = int((await self.call("maintenance/status"))["dbSize"])
         if alarmed and size < ENOUGH_SHARE * self._quota:
-            for alarm in (await self._call("maintenance/alarm", action="GET")).get("alarms", ()):
+            for alarm in (await self.call("maintenance/alarm", action="GET")).get("alarms", ()):
                 if alarm["alarm"] == ALARM:
-                    await self._call("maintenance/alarm", action="DEACTIVATE", **alarm)
+                    await self.call("maintenance/alarm", action="DEACTIVATE", **alarm)
             log.info("etcd accepts writes again: its database has %d bytes", size)
 
     async def _committed(self) -> dict[str, Any]:
         """Read the status after a compaction, whose end etcd reports before it commits it."""
         for _ in range(COMMITS):
-            status = await self._call("maintenance/status")
+            status = await self.call("maintenance/status")
             if int(status["dbSizeInUse"]) < ENOUGH_SHARE * self._quota:
                 break
             await asyncio.sleep(COMMIT_SECONDS)
@@ -92,9 +88,10 @@ class EtcdMaintenance:
     async def _compact(self, revision: int) -> None:
         """Forget what was overwritten and deleted; harmless when it was compacted already."""
         with contextlib.suppress(aiohttp.ClientResponseError):
-            await self._call("kv/compaction", revision=str(revision), physical=True)
+            await self.call("kv/compaction", revision=str(revision), physical=True)
 
-    async def _call(self, method: str, **request: Any) -> dict[str, Any]:
-        async with self._session.post(f"{self._url}/v3/{method}", json=request) as answer:
+    async def call(self, method: str, **request: Any) -> dict[str, Any]:
+        """Call a method of etcd's API, such as ``kv/compaction``."""
+        async with self._session.post(f"http://etcd/v3/{method}", json=request) as answer:
             answer.raise_for_status()
             return await answer.json()

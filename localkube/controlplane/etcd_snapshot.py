@@ -6,6 +6,7 @@ seconds on loopback, and copied into new clusters. The directory has no secrets:
 the authorities that the API server published are deleted. It is a cache: delete it at any time.
 """
 
+import asyncio
 import base64
 import contextlib
 import errno
@@ -27,11 +28,12 @@ from pathlib import Path
 from localkube.api_path import api_path
 from localkube.controlplane import certificates
 from localkube.controlplane.binaries import ControlPlaneBinaries
-from localkube.controlplane.components import ComponentCommand, ListenAddresses, commands
+from localkube.controlplane.components import ETCD_SOCKET, ComponentCommand, ListenAddresses, commands
 from localkube.controlplane.lock import Report, alone
 from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable, writing
+from localkube.runtime.client import short_name
 from localkube.runtime.syscalls import die_with_parent, reserve
 
 EXPECTED_SECONDS = 7
@@ -121,8 +123,7 @@ class _Scratch(ClusterPaths):
 def _create(control_plane: ControlPlaneBinaries, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".etcd-snapshot-", dir=folder.parent) as name:
         paths = _Scratch("etcd-snapshot", Path(name))
-        api, client, peer = _free_ports(3)
-        at = ListenAddresses(api_bind="127.0.0.1", api_port=api, etcd_port=client, etcd_peer_port=peer)
+        at = ListenAddresses(api_bind="127.0.0.1", api_port=_free_port())
         certificates.issue(paths.pki, node_addresses=[])
         private_dir(paths.logs)
         parts = {part.name: part for part in commands(paths, control_plane, addresses=at)}
@@ -136,7 +137,7 @@ def _create(control_plane: ControlPlaneBinaries, folder: Path) -> None:
                 with _running(manager, paths) as controllers:
                     running |= {manager.name: controllers}
                     api_server.wait("accounts and roles", api_server.is_complete, running)
-            _delete_key(OWN_TO_EACH, paths, at)
+            asyncio.run(_delete_key(OWN_TO_EACH, paths.root / ETCD_SOCKET))
         # Copied, so that what is kept has holes where etcd only reserved room.
         _copy(paths.etcd, paths.root / "kept")
         for stale in folder.parent.glob("etcd-snapshot-*"):
@@ -159,6 +160,7 @@ def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[subpr
     with (paths.logs / component.name).open("wb") as log:
         process = subprocess.Popen(
             component.argv,
+            cwd=paths.root,
             env={**os.environ, **component.env},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -220,28 +222,25 @@ class _ApiServer:
             return bool(json.load(answer).get("rules"))
 
 
-def _delete_key(key: str, paths: ClusterPaths, at: ListenAddresses) -> None:
+async def _delete_key(key: str, socket_path: Path) -> None:
     """Delete a key from etcd itself: the API server would write it again."""
-    request = urllib.request.Request(
-        f"{at.etcd}/v3/kv/deleterange",
-        data=json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode(),
-        headers={"Content-Type": "application/json"},
+    from localkube.controlplane.etcd_maintenance import (
+        EtcdMaintenance,  # its imports take a third of a second
     )
-    tls = certificates.client_tls(paths.pki, authority="etcd-ca", client="apiserver-etcd-client")
-    with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
-        deleted = json.load(answer).get("deleted", "0")
-    if deleted != "1":
+
+    with short_name(socket_path) as path:
+        async with EtcdMaintenance(path) as etcd:
+            answer = await etcd.call("kv/deleterange", key=base64.b64encode(key.encode()).decode())
+    if answer.get("deleted") != "1":
         raise LocalClusterError(
             "etcd does not know what is to be taken out", about=key, fix="report it as a bug"
         )
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def _copy_sparse(source: Path, goal: Path) -> None:

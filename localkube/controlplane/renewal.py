@@ -1,6 +1,6 @@
 """Renew a cluster's certificates that are about to expire: ``python -m localkube.controlplane.renewal ROOT``.
 
-The supervisor runs it twice a day. The API server, etcd and all clients of Kubernetes in the cluster read the
+The supervisor runs it twice a day. The API server and all clients of Kubernetes in the cluster read the
 files again by themselves, and so does the kubelet.
 """
 

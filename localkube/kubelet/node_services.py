@@ -100,7 +100,7 @@ class NodeServices:
         enforced = policies.run(pods=self._pods.known, targets=proxy.targets, follow=follow)
         self._go(enforced, "network policies")
         self._go(Provisioner(clients.provisioner, directory=config.volumes).run(), "provisioner")
-        self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")
+        self._go(maintain_etcd(config.etcd), "etcd's maintenance")
         if not config.plain:
             limit_rates(port=API_PORT, closed=METRICS_PORT)
             limit = ConnectionLimit(port=API_PORT, network=NETWORK.pods)

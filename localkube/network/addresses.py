@@ -76,13 +76,12 @@ def choose_octet(name: str, previous: int | None = None) -> int:
 
 
 def _free(address: str) -> bool:
-    for port in (6443, 2379, 2380):
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind((address, port))
-            except OSError:
-                return False
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address, 6443))
+        except OSError:
+            return False
     return True
 
 

@@ -69,13 +69,12 @@ def test_the_kubelet_api_is_known_by_the_nodes_addresses(pki):
     assert names(load(pki / "kubelet-serving.crt")) == {"127.0.0.1", *NODES}
 
 
-def test_etcd_and_the_front_proxy_have_authorities_of_their_own(pki):
-    authorities = {name: load(pki / f"{name}.crt") for name in ("ca", "etcd-ca", "front-proxy-ca")}
-    signed = {"apiserver-etcd-client": "etcd-ca", "front-proxy-client": "front-proxy-ca", "admin": "ca"}
-    for file, authority in signed.items():
+def test_the_front_proxy_has_an_authority_of_its_own(pki):
+    authorities = {name: load(pki / f"{name}.crt") for name in ("ca", "front-proxy-ca")}
+    for file, authority in {"front-proxy-client": "front-proxy-ca", "admin": "ca"}.items():
         load(pki / f"{file}.crt").verify_directly_issued_by(authorities[authority])
     with pytest.raises(ValueError, match="Issuer"):
-        load(pki / "admin.crt").verify_directly_issued_by(authorities["etcd-ca"])
+        load(pki / "admin.crt").verify_directly_issued_by(authorities["front-proxy-ca"])
 
 
 def test_issuing_again_changes_nothing(pki):
@@ -106,14 +105,11 @@ def test_a_key_that_does_not_fit_its_certificate_is_replaced_with_it(pki):
 
 def test_a_lost_authority_takes_its_certificates_with_it(pki):
     before = content(pki)
-    (pki / "etcd-ca.key").unlink()
+    (pki / "front-proxy-ca.key").unlink()
     certificates.issue(pki, node_addresses=NODES)
     changed = {name for name, bytes_ in content(pki).items() if bytes_ != before[name]}
-    assert changed == {
-        f"{name}.{kind}"
-        for name in ("etcd-ca", "etcd-server", "apiserver-etcd-client")
-        for kind in ("crt", "key")
-    }
+    names = ("front-proxy-ca", "front-proxy-client")
+    assert changed == {f"{name}.{kind}" for name in names for kind in ("crt", "key")}
 
 
 def test_a_certificate_about_to_expire_is_renewed(tmp_path, monkeypatch):

@@ -93,12 +93,9 @@ def test_a_label_that_no_kubelet_may_set_is_refused(label):
     assert refused.value.about == label
 
 
-def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
-    etcd = flags(started["etcd"])
-    listening = [value for flag, value in etcd.items() if flag.startswith("listen-")]
-    assert len(listening) == 2
-    assert all(value.startswith("https://127.0.0.1:") for value in listening)
-    assert etcd["client-cert-auth"] == etcd["peer-client-cert-auth"] == "true"
+def test_etcd_listens_in_the_directory_of_the_cluster_alone(started):
+    listening = [value for flag, value in flags(started["etcd"]).items() if flag.startswith("listen-")]
+    assert sorted(listening) == ["unix://etcd-peer.sock", "unix://etcd.sock"]
 
 
 def test_the_configuration_is_private(started, paths):

@@ -43,7 +43,6 @@ class BareControlPlane:
     """A running API server, and what is needed to speak to it as an administrator."""
 
     server: str
-    etcd: str
     paths: ClusterPaths
     kubectl: tuple[str, ...]
 
@@ -104,7 +103,7 @@ def bare(
             if component.name == "kube-apiserver":
                 _wait_until_ready(f"{addresses.api}/readyz", component, paths)
         kubectl = control_plane.argv("kubectl", "--kubeconfig", str(paths.kubeconfig))
-        yield BareControlPlane(addresses.api, addresses.etcd, paths, tuple(kubectl))
+        yield BareControlPlane(addresses.api, paths, tuple(kubectl))
 
 
 @contextlib.contextmanager
@@ -112,6 +111,7 @@ def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[None]
     with _log(component, paths).open("wb") as log:
         process = subprocess.Popen(
             component.argv,
+            cwd=paths.root,
             env=dict(component.env),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -148,14 +148,8 @@ def _log(component: ComponentCommand, paths: ClusterPaths) -> Path:
 
 
 def _on_loopback() -> ListenAddresses:
-    api, etcd, peer = _free_ports(3)
     at = "127.0.0.1"
-    return ListenAddresses(api_bind=at, api_port=api, advertise=at, etcd_port=etcd, etcd_peer_port=peer)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
+    with socket.socket() as listener:
+        listener.bind((at, 0))
+        port = listener.getsockname()[1]
+    return ListenAddresses(api_bind=at, api_port=port, advertise=at)

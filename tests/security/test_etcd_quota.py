@@ -1,14 +1,15 @@
 """A database that was filled to its quota takes writes again when there is space."""
 
 import asyncio
-import ssl
 from dataclasses import replace
 
 import pytest
 
 from localkube.api_client import ApiError
 from localkube.controlplane import binaries
+from localkube.controlplane.components import ETCD_SOCKET
 from localkube.controlplane.etcd_maintenance import EtcdMaintenance
+from localkube.runtime.client import short_name
 
 from ..node.bare_control_plane import bare
 
@@ -36,11 +37,9 @@ def create(running, name):
 
 def maintain(running):
     async def run():
-        pki = running.paths.pki
-        tls = ssl.create_default_context(cafile=str(pki / "etcd-ca.crt"))
-        tls.load_cert_chain(pki / "apiserver-etcd-client.crt", pki / "apiserver-etcd-client.key")
-        async with EtcdMaintenance(running.etcd, tls, quota=QUOTA) as etcd:
-            await etcd.give_space_back()
+        with short_name(running.paths.root / ETCD_SOCKET) as path:
+            async with EtcdMaintenance(path, quota=QUOTA) as etcd:
+                await etcd.give_space_back()
 
     asyncio.run(run())
 

@@ -28,7 +28,7 @@ def cluster(request):
 def shorten(pki, file, until):
     """Replace a certificate by the same one that expires earlier."""
     certificate = x509.load_pem_x509_certificate((pki / f"{file}.crt").read_bytes())
-    for name in ("ca", "etcd-ca", "front-proxy-ca"):
+    for name in ("ca", "front-proxy-ca"):
         authority = x509.load_pem_x509_certificate((pki / f"{name}.crt").read_bytes())
         if authority.subject == certificate.issuer:
             break
