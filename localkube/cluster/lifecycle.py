@@ -23,7 +23,7 @@ from localkube.config import ClusterSpec
 from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.controlplane.lock import Report, locked
 from localkube.errors import LocalClusterError
-from localkube.network.addresses import choose_octet
+from localkube.network.addresses import reserve_octet
 from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable
 from localkube.runtime import preload
 
@@ -100,10 +100,13 @@ def _start(
     here = host.inspect_host()
     mode = host.choose_mode(here, spec.mode)
     control_plane = binaries.obtain(report=report)
-    octet, library = 0, Path()
+    octet, library, inherited = 0, Path(), list[socket.socket]()
     if mode == "plain":
-        octet, library = choose_octet(paths.name, read_record(paths).get("octet")), preload.obtain(report)
+        library = preload.obtain(report)
+        octet, reservation = reserve_octet(paths.name, read_record(paths).get("octet"))
+        inherited.append(reservation)
     listener = _listener(paths, spec.port)
+    inherited.append(listener)
     port = listener.getsockname()[1]
     supervisor = None
     try:
@@ -117,7 +120,7 @@ def _start(
             paths.known_roles.touch(mode=0o600)
         report("starting the control plane")
         with _uninterrupted():  # what has been started is known here, and ended below
-            supervisor = _launch(paths, listener)
+            supervisor = _launch(paths, inherited)
         startup = Startup(
             paths, port=port, nodes=len(nodes), supervisor=supervisor, seconds=progress_seconds, report=report
         )
@@ -137,7 +140,8 @@ def _start(
             raise unwritable(paths.root, error) from error
         raise
     finally:
-        listener.close()
+        for sock in inherited:
+            sock.close()
     return status(paths.name)
 
 
@@ -151,15 +155,16 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(listener.fileno())]
+def _launch(paths: ClusterPaths, inherited: list[socket.socket]) -> subprocess.Popen[bytes]:
+    """Start the supervisor with these sockets open, the last of which is the API's on the host."""
+    command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(inherited[-1].fileno())]
     with open(paths.logs / "supervisor.log", "ab", opener=private_opener) as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=[listener.fileno()],
+            pass_fds=[sock.fileno() for sock in inherited],
             start_new_session=True,
             cwd="/",
             env=python_environment(),

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 PODS, SERVICES = "10.244.", "10.96."
 LOW_PORTS, MOVED_BY = 1024, 64000
+API_PORT = 6443
 # Even octets, so that two clusters' ranges never overlap; 127.0 and its neighbours belong to the machine.
 OCTETS = range(2, 253, 2)
 
@@ -65,24 +66,31 @@ class LoopbackAddresses:
         return host
 
 
-def choose_octet(name: str, previous: int | None = None) -> int:
-    """Choose a free range: the cluster's previous one, or one derived from its name."""
+def reserve_octet(name: str, previous: int | None = None) -> tuple[int, socket.socket]:
+    """Reserve a free range: the cluster's previous one, or one derived from its name.
+
+    Returns:
+        The range and a socket, which reserves it for as long as any process has it open.
+    """
     start = sum(name.encode()) % len(OCTETS)
     order = [*OCTETS[start:], *OCTETS[:start]]
     for octet in ([previous] if previous else []) + order:
-        if _free(f"127.{octet}.0.1"):
-            return octet
+        reservation = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            reservation.bind((f"127.{octet}.0.1", API_PORT))
+            _check_free(f"127.{octet}.0.1")
+        except OSError:
+            reservation.close()
+        else:
+            return octet, reservation
     raise OSError("every range of loopback addresses is taken by another cluster")
 
 
-def _free(address: str) -> bool:
+def _check_free(address: str) -> None:
+    """Raise OSError if another program listens where the API server is to."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((address, 6443))
-        except OSError:
-            return False
-    return True
+        sock.bind((address, API_PORT))
 
 
 def moved_ports(octet: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localkube.cluster.preparation import environment
-from localkube.network.addresses import LoopbackAddresses, choose_octet
+from localkube.network.addresses import LoopbackAddresses, reserve_octet
 from localkube.runtime import preload
 
 ADDRESS = "10.244.1.7"
@@ -54,7 +54,7 @@ def test_a_compiler_that_lacks_a_part_is_passed_over(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pod(tmp_path, library):
-    octet = choose_octet("a-test")
+    octet, _ = reserve_octet("a-test")
     volume, closed, scratch = (tmp_path / name for name in ("volume", "closed", "scratch"))
     for directory in (volume, closed, scratch):
         directory.mkdir()
