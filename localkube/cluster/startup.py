@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_path import api_path
-from localkube.controlplane.certificates import client_tls
+from localkube.controlplane.credentials import client_tls
 from localkube.controlplane.progress_deadline import (
     Activity,
     CrashCount,

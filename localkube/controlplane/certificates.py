@@ -1,14 +1,11 @@
-"""A cluster's certificates, keys and kubeconfigs, with an authority each for the API and for front proxies.
+"""A cluster's certificates and keys, with an authority each for the API and for front proxies.
 
 Every cluster has its own authorities. Keys are ECDSA P-256, files are 0600. `issue` keeps the certificates
 that are still valid.
 """
 
-import base64
 import datetime
 import ipaddress
-import json
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from localkube.controlplane.credentials import node_file
 from localkube.paths import private_dir, write_private, writing
 
 AUTHORITY_DAYS = 3650
@@ -52,11 +50,6 @@ class CertificateSpec:
     organization: str | None = None
     client: bool = True
     server_names: tuple[str, ...] = ()
-
-
-def node_file(node: str) -> str:
-    """Name the file of a node's own certificate."""
-    return f"node-{node}"
 
 
 def leaves(
@@ -226,45 +219,3 @@ def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _write_pair(pki: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     write_private(pki / f"{name}.key", _key_bytes(key))
     write_private(pki / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def client_tls(pki: Path) -> ssl.SSLContext:
-    """Trust a cluster's authority, and be its administrator."""
-    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
-    context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
-    return context
-
-
-def write_kubeconfig(
-    path: Path, *, server: str, name: str, pki: Path, user: str, embedded: bool = True
-) -> None:
-    """Write the kubeconfig of one user of one cluster, for this user alone.
-
-    Args:
-        path: The file to write; ``~/.kube/config`` is never touched.
-        embedded: With the certificates in it; otherwise it names their files, which clients of Kubernetes
-            read again when they change.
-    """
-    files = {
-        "client-certificate": pki / f"{user}.crt",
-        "client-key": pki / f"{user}.key",
-        "certificate-authority": pki / "ca.crt",
-    }
-    if embedded:
-        fields = {
-            f"{field}-data": base64.b64encode(file.read_bytes()).decode() for field, file in files.items()
-        }
-    else:
-        fields = {field: str(file) for field, file in files.items()}
-    authority = {"server": server} | {key: fields.pop(key) for key in list(fields) if "authority" in key}
-    context = {"cluster": name, "user": f"{name}-{user}"}
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": authority}],
-        "users": [{"name": f"{name}-{user}", "user": fields}],
-        "contexts": [{"name": name, "context": context}],
-        "current-context": name,
-    }
-    with writing(path):
-        write_private(path, json.dumps(content, indent=2) + "\n")  # JSON is YAML

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_path import api_path
-from localkube.controlplane.certificates import client_tls
+from localkube.controlplane.credentials import client_tls
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
 from localkube.tasks import start_task
 

@@ -16,10 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-
 from localkube.api_client import Api, find
 from localkube.api_path import api_path
 from localkube.kubelet.volumes.object_cache import Access, TokenManager
@@ -31,12 +27,6 @@ BUNDLES, REQUESTS = (
     "certificates.k8s.io/v1/podcertificaterequests",
 )
 WAIT_SECONDS, TOKEN_SECONDS = 5, 3600
-CURVES: Mapping[str, tuple[ec.EllipticCurve, hashes.HashAlgorithm]] = {
-    "ECDSAP256": (ec.SECP256R1(), hashes.SHA256()),
-    "ECDSAP384": (ec.SECP384R1(), hashes.SHA384()),
-    "ECDSAP521": (ec.SECP521R1(), hashes.SHA512()),
-}
-RSA_BITS = {"RSA3072": 3072, "RSA4096": 4096}
 BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----\s[^-]+-----END CERTIFICATE-----")
 
 
@@ -154,7 +144,13 @@ class _PodCertificates:
         credential = self._credentials.setdefault((pod["metadata"]["uid"], *place), _Credential())
         api = self._access(pod["spec"]["nodeName"])
         if not credential.request and not credential.refusal and self._clock() >= credential.renew_at:
-            key, stub = await TEXTS.call(lambda: _key_and_request(source["keyType"]))
+            # Imported at the first use: it takes as long as a tenth of the kubelet's other imports.
+            from localkube.kubelet.volumes.certificate_keys import key_and_request
+
+            try:
+                key, stub = await TEXTS.call(lambda: key_and_request(source["keyType"]))
+            except ValueError as error:
+                raise CertificateError(str(error)) from error
             credential.request_key = key
             credential.request = await _create(api, pod, source, stub)
         if credential.request:
@@ -173,27 +169,6 @@ class _PodCertificates:
     def forget(self, uid: str) -> None:
         for place in [place for place in self._credentials if place[0] == uid]:
             del self._credentials[place]
-
-
-def _key_and_request(kind: str) -> tuple[bytes, bytes]:
-    """Create a key, as PEM, and the PKCS #10 request that proves its possession, as DER."""
-    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-    algorithm: Any = hashes.SHA256()
-    if kind in CURVES:
-        curve, algorithm = CURVES[kind]
-        key = ec.generate_private_key(curve)
-    elif kind in RSA_BITS:
-        key = rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS[kind])
-    elif kind == "ED25519":
-        key, algorithm = ed25519.Ed25519PrivateKey.generate(), None
-    else:
-        raise CertificateError(f'unknown key type "{kind}"')
-    encoding, form = serialization.Encoding, serialization.PrivateFormat.PKCS8
-    stub = x509.CertificateSigningRequestBuilder(subject_name=x509.Name([])).sign(key, algorithm)
-    return (
-        key.private_bytes(encoding.PEM, form, serialization.NoEncryption()),
-        stub.public_bytes(encoding.DER),
-    )
 
 
 async def _create(api: Api, pod: Object, source: Object, stub: bytes) -> str:
