@@ -117,8 +117,6 @@ class LogJournal:
 
 log = logging.getLogger(__name__)
 
-# A file's inode, and an offset in it.
-LogPosition = tuple[int, int]
 LONGEST = 16 * 1024
 LONGEST_ENTRY = LONGEST + 64  # with its time, its stream and its tag
 DEFAULT_LIMITS = LogLimits()
@@ -145,9 +143,8 @@ class LogWriter:
     On a full disk output is lost, which is reported once, and the container continues. The file always ends
     with a complete entry.
 
-    ``path`` is the newest file; it is created with the first output. ``wrote`` is called after each write
-    with the text and the position of its end, or with an empty text and None after an incomplete write and
-    after ``close``. ``lost`` is called with the first error.
+    ``path`` is the newest file; it is created with the first output. ``wrote`` is called after each write and
+    after ``close``, ``lost`` with the first error.
     """
 
     def __init__(
@@ -155,7 +152,7 @@ class LogWriter:
         path: Path,
         *,
         limits: LogLimits,
-        wrote: Callable[[bytes, LogPosition | None], None],
+        wrote: Callable[[], None],
         lost: Callable[[OSError], None],
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -166,7 +163,6 @@ class LogWriter:
         self._lost = lost
         self._clock = clock
         self._file: int | None = None
-        self._inode = 0
         self._size = 0
         self._failed = False
         self._journal: LogJournal | None = None
@@ -215,7 +211,7 @@ class LogWriter:
             self._write(b"".join(entries))
             # Before the rotation: the journal's content belongs to the newest file.
             self._clear_journal()
-            self._wrote(data, (self._inode, self._size))
+            self._wrote()
             # Even a line that never ends does not prevent the rotation.
             if self._size >= self._limits.bytes * (2 if partial else 1):
                 self._rotate()
@@ -231,7 +227,7 @@ class LogWriter:
                 self._journal.close()
                 self._journal = None
             self.closed = True
-            self._wrote(b"", None)
+            self._wrote()
 
     def _fail(self, error: OSError) -> None:
         level = logging.DEBUG if self._failed else logging.WARNING
@@ -239,7 +235,6 @@ class LogWriter:
         if not self._failed:
             self._failed = True
             self._lost(error)
-        self._wrote(b"", None)
 
     def _clear_journal(self) -> None:
         if self._journal:
@@ -276,8 +271,7 @@ class LogWriter:
         except FileNotFoundError:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self._path, flags, 0o600)
-        status = os.fstat(self._file)
-        self._inode, self._size = status.st_ino, status.st_size
+        self._size = os.fstat(self._file).st_size
         # A kubelet that was killed may have left part of an entry, which was not read.
         start = max(0, self._size - LONGEST_ENTRY)
         tail = os.pread(self._file, LONGEST_ENTRY, start)

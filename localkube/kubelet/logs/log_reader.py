@@ -1,8 +1,7 @@
 """Read logs: all of one, its last lines, the lines since a time, and new output.
 
-The kubelet reads in its own thread, because logs are in the page cache. A follower that has caught up with
-the file gets output directly from the writer; one that falls behind reads the file again, so that its memory
-is bounded and containers never wait for readers.
+The kubelet reads in its own thread, because logs are in the page cache. A follower waits for the next
+write, so that containers never wait for readers.
 """
 
 import asyncio
@@ -17,61 +16,10 @@ from pathlib import Path
 from localkube.kubelet.logs.container_log import (
     DEFAULT_LIMITS,
     LogLimits,
-    LogPosition,
     LogWriter,
     forget_runs_before,
     segments,
 )
-
-MAX_BYTES = 1024 * 1024
-
-
-class LogSubscription:
-    """A follower of one log; made by ``LogFiles.follow``."""
-
-    def __init__(self) -> None:
-        self.listens = False
-        self._behind = False
-        self._changed = asyncio.Event()
-        self._texts: list[bytes] = []
-        self._size = 0
-        self._end: LogPosition | None = None
-
-    def listen(self) -> None:
-        """Receive output from now on; the caller has read the file to its end."""
-        self.listens, self._behind, self._end = True, False, None
-        self._changed.clear()
-
-    def feed(self, text: bytes, end: LogPosition | None) -> None:
-        """Receive written output; ``end`` is its position in the file, None if not all was written."""
-        self._changed.set()
-        if not self.listens or self._behind:
-            return
-        if end is None or self._size > MAX_BYTES:
-            self._behind = True
-        else:
-            self._texts.append(text)
-            self._size += len(text)
-            self._end = end
-
-    def drain(self) -> tuple[bytes, LogPosition | None]:
-        """Return the output since the last call, and the position of its end (None before the first).
-
-        Afterwards, ``listens`` is true if more will be delivered.
-        """
-        text = b"".join(self._texts)
-        self._texts.clear()
-        self._size = 0
-        self._changed.clear()
-        self.listens = not self._behind
-        return text, self._end
-
-    def clear(self) -> None:
-        self._changed.clear()
-
-    async def wait(self) -> None:
-        """Wait until the log has grown or ended since ``clear``, ``listen`` or ``drain``."""
-        await self._changed.wait()
 
 
 class LogFiles:
@@ -85,7 +33,7 @@ class LogFiles:
         self.on_loss: Callable[[Path, OSError], None] = lambda path, error: None
         self._limits = limits
         self._writers: dict[Path, LogWriter] = {}
-        self._followers: dict[Path, set[LogSubscription]] = {}
+        self._followers: dict[Path, set[asyncio.Event]] = {}
 
     def open(self, path: Path) -> LogWriter:
         """Open the writer of ``path``, once.
@@ -98,7 +46,7 @@ class LogFiles:
             self._writers[path] = LogWriter(
                 path,
                 limits=self._limits,
-                wrote=lambda text, end: self._publish(path, text, end),
+                wrote=lambda: self._publish(path),
                 lost=lambda error: self.on_loss(path, error),
             )
         return self._writers[path]
@@ -107,23 +55,22 @@ class LogFiles:
         return path in self._writers
 
     @contextlib.contextmanager
-    def follow(self, path: Path) -> Iterator[LogSubscription]:
-        """Register a follower of ``path``."""
-        follower = LogSubscription()
-        self._followers.setdefault(path, set()).add(follower)
+    def follow(self, path: Path) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when ``path`` has grown or ended."""
+        changed = asyncio.Event()
+        self._followers.setdefault(path, set()).add(changed)
         try:
-            yield follower
+            yield changed
         finally:
-            self._followers[path].discard(follower)
+            self._followers[path].discard(changed)
             if not self._followers[path]:
                 del self._followers[path]
 
-    def _publish(self, path: Path, text: bytes, end: LogPosition | None) -> None:
-        writer = self._writers.get(path)
-        if writer and writer.closed:
+    def _publish(self, path: Path) -> None:
+        if self._writers[path].closed:
             del self._writers[path]
-        for follower in self._followers.get(path, ()):
-            follower.feed(text, end)
+        for changed in self._followers.get(path, ()):
+            changed.set()
 
 
 BLOCK = 256 * 1024
@@ -156,28 +103,18 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
     Without ``follow`` it stops at the current end. Close the generator (``contextlib.aclosing``) to stop
     following. A log that was never written is empty.
     """
-    with _Source(path, options) as source, files.follow(path) as follower:
+    with _Source(path, options) as source, files.follow(path) as changed:
         output = _Output(options)
         while output.wants_more:
-            if follower.listens:
-                await follower.wait()
-                text, end = follower.drain()
-                if not follower.listens and end:
-                    source.seek(end)
-                if text := output.limited(text):
-                    yield text
-                continue
-            follower.clear()
+            changed.clear()
             ended = not files.is_open(path)
             if block := source.read():
                 if text := output.add(block):
                     yield text
             elif ended or not options.follow:
                 return
-            elif output.is_plain:
-                follower.listen()
             else:
-                await follower.wait()
+                await changed.wait()
 
 
 class _Source:
@@ -212,23 +149,14 @@ class _Source:
             return self.read()
         return b""
 
-    def seek(self, position: LogPosition) -> None:
-        """Continue at a position; in the oldest file if that position's file was removed."""
-        inode, offset = position
-        for file in self._files:
-            file.close()
-        self._files = deque(FileIO(name) for name in segments(self._path))
-        inodes = [os.fstat(file.fileno()).st_ino for file in self._files]
-        if inode in inodes:
-            for _ in range(inodes.index(inode)):
-                self._files.popleft().close()
-            self._files[0].seek(offset)
-
     def _find_newer(self) -> bool:
         """Open the files that were added after the last open one."""
+        last = os.fstat(self._files[-1].fileno()) if self._files else None
+        with contextlib.suppress(FileNotFoundError):
+            if last and os.path.samestat(self._path.stat(), last):
+                return False
         paths = segments(self._path)
-        if self._files:
-            last = os.fstat(self._files[-1].fileno())
+        if last:
             same = [number for number, name in enumerate(paths) if os.path.samestat(name.stat(), last)]
             paths = paths[same[0] + 1 :] if same else paths
         self._files += [FileIO(name) for name in paths]
@@ -264,18 +192,6 @@ class _Output:
     def wants_more(self) -> bool:
         return self._remaining is None or self._remaining > 0
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the next output is passed on unchanged."""
-        return not (self._timestamps or self._since or self._incomplete)
-
-    def limited(self, text: bytes) -> bytes:
-        """Apply ``limit_bytes``."""
-        if self._remaining is not None:
-            text = text[: self._remaining]
-            self._remaining -= len(text)
-        return text
-
     def add(self, block: bytes) -> bytes:
         """Convert a block of entries."""
         end = block.rfind(b"\n") + 1
@@ -292,7 +208,10 @@ class _Output:
                     for entry in entries.split(b"\n")
                 ]
             )
-        return self.limited(text)
+        if self._remaining is not None:
+            text = text[: self._remaining]
+            self._remaining -= len(text)
+        return text
 
     def _one_by_one(self, block: bytes) -> bytes:
         entries = block.split(b"\n")
