@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from localkube.api_client import Informer, object_key
 from localkube.network.fair_shares import RelayLimits
-from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
+from localkube.network.node_listeners import Front, Listeners, NodePlace, NodeSockets
 from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
 from localkube.network.service_records import Key, Object, has_ended
 
@@ -34,7 +34,7 @@ class HostPorts:
     ) -> None:
         self._nodes = {node.name: node.address for node in nodes}
         self._pods, self._permits, self._reach, self._plain = pods, permits, reach, plain
-        self._listeners = NodeListeners(sockets, limits or RelayLimits())
+        self._listeners = Listeners(sockets, limits or RelayLimits())
         self._served: dict[Key, dict[Front, Backend]] = {}
 
     async def __aenter__(self) -> "HostPorts":

@@ -1,17 +1,19 @@
-"""Listeners on the addresses of nodes, each of which has a network namespace of its own.
+"""Listeners for Services and host ports: in the cluster's network, and on the addresses of nodes.
 
-For NodePorts and host ports. The runtime makes the sockets, so a listener starts shortly after its request.
+Each node has a network namespace of its own. The runtime makes the sockets there, so that a listener starts
+shortly after its request.
 """
 
 import asyncio
+import functools
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from localkube.network.addresses import Addresses
 from localkube.network.fair_shares import RelayLimits
-from localkube.network.relay import LISTENERS, Backend, Choose, Listener, UdpListener, bound_to
+from localkube.network.relay import LISTENERS, Backend, Choose, Listener, UdpListener, bind, bound_to
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
 from localkube.tasks import start_task
 
@@ -67,14 +69,32 @@ class NodeSockets:
         return socket.socket(fileno=descriptor)
 
 
-class NodeListeners:
-    """Listens on fronts of nodes until they are stopped, and tries again where that fails."""
+class Listeners:
+    """Listens on fronts until they are stopped, and tries again where that fails.
 
-    def __init__(self, sockets: NodeSockets, limits: RelayLimits) -> None:
-        self._sockets, self._limits = sockets, limits
-        self._choosers: dict[Front, Choose] = {}
+    Args:
+        sockets: Makes the sockets of fronts on nodes; None if there are none.
+        place: Maps the (ip, port) of any other front to the address to listen on.
+    """
+
+    def __init__(
+        self,
+        sockets: NodeSockets | None,
+        limits: RelayLimits,
+        place: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
+    ) -> None:
+        self._sockets, self._limits, self._place = sockets, limits, place
+        # By front: how a backend is chosen, and the namespace and the object that it is for.
+        self._requests: dict[Front, tuple[Choose, str, str]] = {}
         self._listeners: dict[Front, Listener] = {}
         self._tasks: dict[Front, asyncio.Task[None]] = {}
+        self._failed: set[Front] = set()
+        self._retry: asyncio.TimerHandle | None = None  # one, not one for each front
+
+    def address(self, front: Front) -> Backend | None:
+        """The address that listens for a front; None while there is none."""
+        listener = self._listeners.get(front)
+        return listener.address if listener else None
 
     def serve(self, front: Front, choose: Choose, *, namespace: str, about: str) -> None:
         """Listen on ``front`` from now on; idempotent.
@@ -84,12 +104,13 @@ class NodeListeners:
             namespace: The namespace that the listener is charged to.
             about: The Service or pod that it is for, for the log.
         """
-        if front not in self._choosers:
-            self._choosers[front] = choose
-            self._tasks[front] = start_task(self._open(front, namespace, about), name=f"listen for {about}")
+        if front not in self._requests:
+            self._requests[front] = choose, namespace, about
+            self._open(front)
 
     def stop(self, front: Front) -> None:
-        self._choosers.pop(front, None)
+        self._requests.pop(front, None)
+        self._failed.discard(front)
         if task := self._tasks.pop(front, None):
             task.cancel()
         if listener := self._listeners.pop(front, None):
@@ -102,27 +123,47 @@ class NodeListeners:
             listener.forget(backends)
 
     def close(self) -> None:
-        for front in list(self._choosers):
+        for front in list(self._requests):
             self.stop(front)
+        if self._retry:
+            self._retry.cancel()
 
-    async def _open(self, front: Front, namespace: str, about: str) -> None:
-        level = logging.WARNING
-        while True:
-            try:
-                self._listeners[front] = await self._listen(front, namespace)
-                return
-            except OSError as error:
-                log.log(level, "%s: cannot listen on %s:%d: %s", about, front.ip, front.port, error)
-                level = logging.DEBUG
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def _listen(self, front: Front, namespace: str) -> Listener:
-        listeners = self._limits.listeners
-        holding = self._limits.acquire_listener(namespace)
+    def _open(self, front: Front) -> None:
+        if front.node:
+            self._tasks[front] = start_task(self._open_on_node(front), name=f"listen on {front}")
+            return
         try:
-            bound = await self._sockets.bind(front.node, front.ip, front.port, front.protocol)
-        except BaseException:
-            listeners.release(holding)
+            self._listen(front, bind(front.protocol, self._place(front.ip, front.port)))
+        except OSError as error:
+            self._try_later(front, error)
+
+    async def _open_on_node(self, front: Front) -> None:
+        assert self._sockets is not None
+        try:
+            self._listen(front, await self._sockets.bind(front.node, front.ip, front.port, front.protocol))
+        except OSError as error:
+            self._try_later(front, error)
+
+    def _listen(self, front: Front, bound: socket.socket) -> None:
+        choose, namespace, _ = self._requests[front]
+        try:
+            holding = self._limits.acquire_listener(namespace)
+        except OSError:
+            bound.close()
             raise
-        listener = LISTENERS[front.protocol]
-        return listener(bound, self._choosers[front], self._limits.flows, lambda: listeners.release(holding))
+        release = functools.partial(self._limits.listeners.release, holding)
+        self._listeners[front] = LISTENERS[front.protocol](bound, choose, self._limits.flows, release)
+        self._failed.discard(front)
+
+    def _try_later(self, front: Front, error: OSError) -> None:
+        level = logging.DEBUG if front in self._failed else logging.WARNING
+        about = self._requests[front][2]
+        log.log(level, "%s: cannot listen on %s:%d: %s", about, front.ip, front.port, error.strerror or error)
+        self._failed.add(front)
+        if not self._retry:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        for front in list(self._failed):
+            self._open(front)

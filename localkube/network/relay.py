@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from localkube.network.accepting import PAUSE_SECONDS, RESET, reset
 from localkube.network.fair_shares import Holding, Shares
+from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,12 @@ class Listener:
         closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._choose, self._shares, self._closed = choose, flows or Shares(FLOWS), closed
+        self._flows: dict[Backend, _Flow] = {}  # of UDP, by client
+        self._sweeper: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._socket = bound
+        if bound.type == socket.SOCK_STREAM:
+            bound.listen(BACKLOG)
         self.address: Backend = bound.getsockname()
         self._loop.add_reader(bound, self._accept)
 
@@ -76,17 +81,6 @@ class TcpListener(Listener):
     Connections beyond a client's share are reset.
     """
 
-    def __init__(
-        self,
-        bound: socket.socket,
-        choose: Choose,
-        flows: Shares | None = None,
-        closed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._connecting: set[asyncio.Task[None]] = set()
-        bound.listen(BACKLOG)
-        super().__init__(bound, choose, flows, closed)
-
     def _accept(self) -> None:
         while True:
             try:
@@ -103,9 +97,7 @@ class TcpListener(Listener):
                 reset(client)
                 continue
             client.setblocking(False)
-            task = self._loop.create_task(self._connect(client, holding))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            start_task(self._connect(client, holding), name="connection to a Service")
 
     def _pause(self) -> None:
         """Leave connections in the backlog until descriptors may be free again."""
@@ -262,17 +254,6 @@ class UdpListener(Listener):
     The backend is chosen again when it is no longer an endpoint. A client at its limit loses its oldest flow
     for a new one.
     """
-
-    def __init__(
-        self,
-        bound: socket.socket,
-        choose: Choose,
-        flows: Shares | None = None,
-        closed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._flows: dict[Backend, _Flow] = {}
-        self._sweeper: asyncio.TimerHandle | None = None
-        super().__init__(bound, choose, flows, closed)
 
     def close(self) -> None:
         if self._sweeper:

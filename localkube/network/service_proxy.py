@@ -11,30 +11,17 @@ ExternalName Services are DNS only.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from localkube.api_client import Informer, object_key
 from localkube.network.fair_shares import RelayLimits
-from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
-from localkube.network.relay import (
-    LISTENERS,
-    Backend,
-    Choose,
-    Listener,
-    Permits,
-    UdpListener,
-    bind,
-    permit_all,
-)
+from localkube.network.node_listeners import Front, Listeners, NodePlace, NodeSockets
+from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
 from localkube.network.service_records import Key, Object, cluster_ips, owner, slices_of
 
-log = logging.getLogger(__name__)
-
 AFFINITY_SECONDS = 10800
-RETRY_SECONDS = 1.0
 LOCAL = "Local"
 # Backends, the seconds of affinity, and which of the backends are for a client.
 Target = tuple[list[Backend], float | None, Callable[[str], Collection[Backend]] | None]
@@ -151,17 +138,13 @@ class ServiceProxy:
         reach: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
         limits: RelayLimits | None = None,
     ) -> None:
-        self._limits = limits or RelayLimits()
         self._services, self._slices = services, slices
-        self._place, self._reach, self._permits = place, reach, permits
+        self._reach, self._permits = reach, permits
         self._nodes = tuple(nodes) if sockets else ()
-        self._on_nodes = NodeListeners(sockets, self._limits) if sockets else None
+        self._listeners = Listeners(sockets, limits or RelayLimits(), place)
         self._fronts: dict[Key, dict[Front, Balancer]] = {}
-        self._listeners: dict[Front, Listener] = {}
         self._changed: set[Key] = set()
         self._scheduled: asyncio.Handle | None = None
-        self._failed: set[Front] = set()
-        self._retried: set[Key] = set()
         self._open = False
 
     async def __aenter__(self) -> "ServiceProxy":
@@ -177,16 +160,11 @@ class ServiceProxy:
         self._open = False
         if self._scheduled:
             self._scheduled.cancel()
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
-        if self._on_nodes:
-            self._on_nodes.close()
+        self._listeners.close()
 
     def address(self, ip: str, port: int, protocol: str = "TCP") -> Backend | None:
         """The address that listens for a Service's port; None if it has no endpoints."""
-        listener = self._listeners.get(Front(ip, port, protocol))
-        return listener.address if listener else None
+        return self._listeners.address(Front(ip, port, protocol))
 
     def targets(self, client: str) -> dict[Front, tuple[Sequence[Backend], bool]]:
         """The endpoints of each ClusterIP's TCP ports for a client, and whether it keeps to one of them."""
@@ -214,7 +192,7 @@ class ServiceProxy:
         for key in changed:  # all stops come first: an address may have moved from one Service to another
             before = self._fronts.pop(key, {})
             for front in before.keys() - targets[key].keys():
-                self._stop(front)
+                self._listeners.stop(front)
             if targets[key]:
                 self._fronts[key] = {front: before.get(front) or Balancer() for front in targets[key]}
         for key in changed:
@@ -223,59 +201,17 @@ class ServiceProxy:
                 self._serve(key, front, balancer)
 
     def _serve(self, key: Key, front: Front, balancer: Balancer) -> None:
-        listener = self._listeners.get(front)
-        if not balancer.backends:
-            self._stop(front)
-        elif front.node:
-            assert self._on_nodes is not None
+        if balancer.backends:
             chooser, about = self._chooser(front, balancer), f"Service {'/'.join(key)}"
-            self._on_nodes.serve(front, chooser, namespace=key[0], about=about)
-            self._on_nodes.forget(front, balancer.backends)
-        elif isinstance(listener, UdpListener):
-            listener.forget(balancer.backends)
-        elif listener is None:
-            try:
-                self._listeners[front] = self._listen(front, self._chooser(front, balancer), key[0])
-                self._failed.discard(front)
-            except OSError as error:
-                level, at = (
-                    logging.DEBUG if front in self._failed else logging.WARNING,
-                    (front.ip, front.port),
-                )
-                log.log(level, "Service %s/%s: cannot listen on %s:%d: %s", *key, *at, error.strerror)
-                self._failed.add(front)
-                if not self._retried:  # one timer, not one for each port
-                    self._loop.call_later(RETRY_SECONDS, self._retry)
-                self._retried.add(key)
-
-    def _retry(self) -> None:
-        keys, self._retried = self._retried, set()
-        for key in keys:
-            self._mark(key)
-
-    def _listen(self, front: Front, choose: Choose, namespace: str) -> Listener:
-        limits = self._limits
-        holding = limits.acquire_listener(namespace)
-        try:
-            bound = bind(front.protocol, self._place(front.ip, front.port))
-        except OSError:
-            limits.listeners.release(holding)
-            raise
-        return LISTENERS[front.protocol](
-            bound, choose, limits.flows, lambda: limits.listeners.release(holding)
-        )
+            self._listeners.serve(front, chooser, namespace=key[0], about=about)
+            self._listeners.forget(front, balancer.backends)
+        else:
+            self._listeners.stop(front)
 
     def _chooser(self, front: Front, balancer: Balancer) -> Choose:
         return lambda client: (
             backend for backend in balancer.choose(client) if self._permits(client, backend, front.protocol)
         )
-
-    def _stop(self, front: Front) -> None:
-        if self._on_nodes and front.node:
-            self._on_nodes.stop(front)
-        listener = self._listeners.pop(front, None)
-        if listener:
-            listener.close()
 
     def _service_targets(self, key: Key) -> dict[Front, Target]:
         """The target of each address of a Service."""

@@ -282,7 +282,7 @@ async def test_headless_services_and_other_protocols_are_left_alone():
     cluster.services.put(service("headless", ports=WEB))
     cluster.services.put(service("out", cluster_ip=None, type="ExternalName", externalName="example.org"))
     async with cluster.proxy() as proxy:
-        assert proxy._listeners == {}
+        assert proxy._fronts == {}
 
 
 @in_network_namespace
