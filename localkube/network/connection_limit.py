@@ -9,24 +9,24 @@ Source: https://man7.org/linux/man-pages/man7/sock_diag.7.html, linux/inet_diag.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
 
-from localkube.network.accepting import HEADER, NETLINK_SOCK_DIAG, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY
+from localkube.network.accepting import NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY
+from localkube.runtime.links.netlink import Netlink
 
 log = logging.getLogger(__name__)
 
 MAX_PER_POD = 256
 LOOK_SECONDS = 2.0
-SOCK_DESTROY, DUMP, DONE = 21, 0x300, 3
+SOCK_DESTROY = 21
 ESTABLISHED = 1 << 1
 # struct inet_diag_req_v2 before its inet_diag_sockid, and the same of struct inet_diag_msg.
 REQUEST, IDENTITY, IDENTITY_OFFSET = struct.Struct("=BBBBI"), struct.Struct("!HH4s12x4s12x4x8x"), 4
-BUFFER = 1 << 17
 
 
 class ConnectionLimit:
@@ -58,34 +58,21 @@ class ConnectionLimit:
             besides: An address of the network that is not limited: the cluster's own.
         """
         connections: dict[str, list[bytes]] = defaultdict(list)
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-            for address, identity in self._connections(kernel):
+        with contextlib.closing(Netlink(NETLINK_SOCK_DIAG)) as kernel:
+            to_port = struct.pack("!H", self._port).ljust(IDENTITY.size, b"\0")
+            for message in kernel.dump(SOCK_DIAG_BY_FAMILY, _request(to_port)):
+                identity = message[IDENTITY_OFFSET : IDENTITY_OFFSET + IDENTITY.size]
+                address = socket.inet_ntoa(IDENTITY.unpack(identity)[3])
                 if address != besides and ipaddress.ip_address(address) in self._network:
                     connections[address].append(identity)
             for address, identities in connections.items():
                 for identity in identities[self._most :]:
-                    _request(kernel, SOCK_DESTROY, identity)
+                    with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
+                        kernel.request(SOCK_DESTROY, 0, _request(identity))
                 if len(identities) > self._most:
                     beyond = len(identities) - self._most
                     log.warning("%s held %d connections too many to port %d", address, beyond, self._port)
 
-    def _connections(self, kernel: socket.socket) -> Iterator[tuple[str, bytes]]:
-        """List the established connections to the port: the peer's address and the socket's identity."""
-        _request(kernel, SOCK_DIAG_BY_FAMILY, struct.pack("!H", self._port).ljust(48, b"\0"), flags=DUMP)
-        while True:
-            received, offset = kernel.recv(BUFFER), 0
-            while offset < len(received):
-                length, kind, *_ = HEADER.unpack_from(received, offset)
-                if kind == DONE:
-                    return
-                if kind != SOCK_DIAG_BY_FAMILY:
-                    raise OSError("the kernel lists no sockets")
-                start = offset + HEADER.size + IDENTITY_OFFSET
-                identity = received[start : start + IDENTITY.size]
-                yield socket.inet_ntoa(IDENTITY.unpack(identity)[3]), identity
-                offset += length + -length % 4
 
-
-def _request(kernel: socket.socket, kind: int, identity: bytes, *, flags: int = 0) -> None:
-    body = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ESTABLISHED) + identity
-    kernel.send(HEADER.pack(HEADER.size + len(body), kind, NLM_F_REQUEST | flags, 1, 0) + body)
+def _request(identity: bytes) -> bytes:
+    return REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ESTABLISHED) + identity

@@ -16,6 +16,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from localkube.runtime.links.netlink import attribute
+
 SUBSYSTEM, BATCH_BEGIN, BATCH_END = 10, 16, 17
 NEWTABLE, DELTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM = 0, 2, 3, 6, 9, 12
 REQUEST, ACK, CREATE, APPEND = 0x1, 0x4, 0x400, 0x800
@@ -83,7 +85,7 @@ class NftTable:
         definition = _u32(3, flags) + _u32(4, 7) + _u32(5, 4) + _u32(10, number)
         self._add(NEWSET, _text(1, self.name) + _text(2, name) + definition)
         elements = b"".join(
-            _nest(1, _nest(1, _attribute(1, socket.inet_aton(address))))
+            _nest(1, _nest(1, attribute(1, socket.inet_aton(address))))
             for address in dict.fromkeys(addresses)
         )
         self._add(NEWSETELEM, _text(1, self.name) + _text(2, name) + _u32(4, number) + _nest(3, elements))
@@ -179,7 +181,7 @@ def port_in(first: int, last: int) -> list[Expression]:
     load = _expression("payload", _u32(1, 1) + _u32(2, TRANSPORT) + _u32(3, 2) + _u32(4, 2))
     if first == last:
         return [load, _compare(EQUAL, struct.pack(">H", first))]
-    ends = (_nest(number, _attribute(1, struct.pack(">H", end))) for number, end in ((3, first), (4, last)))
+    ends = (_nest(number, attribute(1, struct.pack(">H", end))) for number, end in ((3, first), (4, last)))
     return [load, _expression("range", _u32(1, 1) + _u32(2, EQUAL) + b"".join(ends))]
 
 
@@ -207,8 +209,8 @@ def one_in(count: int) -> list[Expression]:
 def dnat_to(host: str, port: int) -> list[Expression]:
     """Change the destination of a connection, by its first packet."""
     where = (
-        _expression("immediate", _u32(1, 1) + _nest(2, _attribute(1, socket.inet_aton(host)))),
-        _expression("immediate", _u32(1, 2) + _nest(2, _attribute(1, struct.pack(">H", port)))),
+        _expression("immediate", _u32(1, 1) + _nest(2, attribute(1, socket.inet_aton(host)))),
+        _expression("immediate", _u32(1, 2) + _nest(2, attribute(1, struct.pack(">H", port)))),
     )
     target = _u32(1, 1) + _u32(2, NFPROTO_IPV4) + _u32(3, 1) + _u32(5, 2)
     return [*where, _expression("nat", target)]
@@ -219,14 +221,14 @@ def _meta(key: int) -> Expression:
 
 
 def _compare(operator: int, value: bytes) -> Expression:
-    return _expression("cmp", _u32(1, 1) + _u32(2, operator) + _nest(3, _attribute(1, value)))
+    return _expression("cmp", _u32(1, 1) + _u32(2, operator) + _nest(3, attribute(1, value)))
 
 
 def _bitwise(mask: bytes) -> Expression:
     size = len(mask)
-    zero = _nest(5, _attribute(1, bytes(size)))
+    zero = _nest(5, attribute(1, bytes(size)))
     return _expression(
-        "bitwise", _u32(1, 1) + _u32(2, 1) + _u32(3, size) + _nest(4, _attribute(1, mask)) + zero
+        "bitwise", _u32(1, 1) + _u32(2, 1) + _u32(3, size) + _nest(4, attribute(1, mask)) + zero
     )
 
 
@@ -277,21 +279,17 @@ def _answer(sock: socket.socket, *, last: int) -> int:
             offset += length + -length % 4
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
-
-
 def _nest(kind: int, value: bytes) -> bytes:
-    return _attribute(kind | NESTED, value)
+    return attribute(kind | NESTED, value)
 
 
 def _u32(kind: int, value: int) -> bytes:
-    return _attribute(kind, struct.pack(">i", value) if value < 0 else struct.pack(">I", value))
+    return attribute(kind, struct.pack(">i", value) if value < 0 else struct.pack(">I", value))
 
 
 def _u64(kind: int, value: int) -> bytes:
-    return _attribute(kind, struct.pack(">Q", value))
+    return attribute(kind, struct.pack(">Q", value))
 
 
 def _text(kind: int, value: str) -> bytes:
-    return _attribute(kind, value.encode() + b"\0")
+    return attribute(kind, value.encode() + b"\0")

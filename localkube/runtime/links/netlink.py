@@ -31,13 +31,13 @@ def hardware_address(address: str) -> bytes:
 
 
 class Netlink:
-    """A route socket of the network namespace in which it was opened.
+    """A netlink socket of the network namespace in which it was opened, by default for routes.
 
     Every method raises OSError with the kernel's error number.
     """
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    def __init__(self, protocol: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.bind((0, 0))
         self._sequence = 0
 
