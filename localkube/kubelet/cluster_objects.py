@@ -15,7 +15,7 @@ from typing import Any
 from localkube.api_client import Api
 from localkube.api_path import api_path
 from localkube.errors import ApiError
-from localkube.network.addresses import Addresses, NamespaceAddresses
+from localkube.network.addresses import Addresses
 
 METRICS_PORT = 4443
 NOT_READY = (0, 403, 404, 429, 500, 503, 504)
@@ -71,7 +71,7 @@ async def publish_metrics_server(
     api_service["spec"]["caBundle"] = base64.b64encode(ca_file.read_bytes()).decode()
     for item in (*objects, slice_of_service):
         await _apply(api, item, force=False)
-    target = (addresses or NamespaceAddresses()).reach(address, METRICS_PORT)
+    target = (addresses or Addresses()).reach(address, METRICS_PORT)
     while not await _listens(*target):  # noqa: ASYNC110 - the start of a listener cannot be watched
         await asyncio.sleep(LISTENING_SECONDS)
     await _apply(api, api_service, force=False)

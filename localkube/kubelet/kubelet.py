@@ -57,7 +57,7 @@ from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
 from localkube.kubelet.volumes.object_cache import Access, ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.kubelet.volumes.volume_shares import VolumeShares
-from localkube.network.addresses import NETWORK, LoopbackAddresses, NamespaceAddresses
+from localkube.network.addresses import NETWORK, Addresses, LoopbackAddresses
 from localkube.network.fair_shares import POD_NAMESPACES, PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.network.service_records import limit_ports
@@ -330,7 +330,7 @@ def _sandboxes(config: KubeletConfig, api: Api, client: RuntimeClient, files: Po
         warn=lambda policy, reason, message: events.record(policy, reason, message, warning=True),
         plain=bool(config.plain),
     )
-    addresses = _loopback(config.plain) if config.plain else NamespaceAddresses()
+    addresses = _loopback(config.plain) if config.plain else Addresses()
     namespaces = PodNamespaces(config.file.with_name(POD_NAMESPACES))
     return Sandboxes(client, addresses, namespaces, policies, files)
 

@@ -7,7 +7,7 @@ and loopback addresses stand in for them.
 import ipaddress
 import socket
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 PODS, SERVICES = "10.244.", "10.96."
 LOW_PORTS, MOVED_BY = 1024, 64000
@@ -16,27 +16,19 @@ API_PORT = 6443
 OCTETS = range(2, 253, 2)
 
 
-class Addresses(Protocol):
-    """The cluster's addresses as the kubelet reaches them."""
+class Addresses:
+    """The cluster's addresses as the kubelet reaches them: unchanged in the cluster's network namespace."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
         """Translate a cluster address to the one to connect to, or to listen on."""
-
-    def seen(self, host: str) -> str:
-        """Translate the address of a peer or a destination back to the cluster's."""
-
-
-class NamespaceAddresses:
-    """The kubelet is in the cluster's network namespace."""
-
-    def reach(self, host: str, port: int) -> tuple[str, int]:
         return host, port
 
     def seen(self, host: str) -> str:
+        """Translate the address of a peer or a destination back to the cluster's."""
         return host
 
 
-class LoopbackAddresses:
+class LoopbackAddresses(Addresses):
     """Plain mode: 10.244.a.b is 127.octet.a.b, 10.96.a.b is 127.(octet + 1).a.b.
 
     The preload library's ``addresses.c`` does the same for the programs of the pods.
