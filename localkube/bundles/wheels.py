@@ -16,7 +16,7 @@ from pathlib import Path
 from localkube.bundles.manifest import python_tag
 from localkube.controlplane.lock import Report
 from localkube.errors import LocalClusterError
-from localkube.paths import cache_dir
+from localkube.paths import cache_dir, read_json
 
 NOTE = "wheels.json"
 _FETCHED = re.compile(r"\s*(?:Downloading|Using cached) (?:\S*/)?([\w.]+-[\w.]+?)(?:-\S+)? \((.+)\)")
@@ -32,10 +32,7 @@ def folder() -> Path:
 
 def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
     """Options that make pip install from a bundle's wheels; none if there are none for this Python."""
-    try:
-        note = json.loads((folder() / NOTE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
+    note = read_json(folder() / NOTE)
     if note.get("python") != python_tag():
         return []
     offer = ["--find-links", str(folder())]

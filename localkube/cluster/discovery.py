@@ -16,7 +16,7 @@ from typing import Any
 from localkube.errors import LocalClusterError
 from localkube.host import start_time
 from localkube.kubelet.resources.cgroups import remove_recorded
-from localkube.paths import ClusterPaths, state_dir
+from localkube.paths import ClusterPaths, read_json, state_dir
 
 # To end by themselves, and once they were killed: a machine that is busy takes its time.
 STOP_SECONDS, KILL_SECONDS = 10, 60
@@ -27,18 +27,12 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 def read_record(paths: ClusterPaths) -> dict[str, Any]:
-    try:
-        return json.loads(paths.record.read_text())
-    except (OSError, ValueError):
-        return {}
+    return read_json(paths.record)
 
 
 def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
     """Read the supervisor's list of processes; some may have ended."""
-    try:
-        return json.loads((paths.root / "processes.json").read_text())
-    except (OSError, ValueError):
-        return {}
+    return read_json(paths.root / "processes.json")
 
 
 def end_processes(paths: ClusterPaths) -> None:

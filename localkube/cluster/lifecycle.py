@@ -4,7 +4,6 @@ A cluster is one directory and one process tree: its supervisor runs everything 
 """
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -24,7 +23,7 @@ from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.controlplane.lock import Report, locked
 from localkube.errors import LocalClusterError
 from localkube.network.addresses import reserve_octet
-from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable
+from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, read_json, unwritable
 from localkube.runtime import preload
 
 BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
@@ -216,10 +215,6 @@ def _same(now: dict[str, Any], spec: ClusterSpec) -> dict[str, Any]:
 
 def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
     """Bring back the nodes that were stopped or isolated."""
-    try:
-        states = json.loads(paths.node_states.read_text())
-    except FileNotFoundError:
-        return now
-    for node, state in states.items():
+    for node, state in read_json(paths.node_states).items():
         request(paths.name, {"verb": BRING_BACK[state], "node": node})
     return now

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,11 @@ from localkube.controlplane.progress_deadline import (
     Stall,
     machine_load,
 )
+from localkube.controlplane.sleep import has_reported
 from localkube.errors import LocalClusterError
 from localkube.host import disk_problem
 from localkube.kubelet.resources.proc_usage import ProcessTable
-from localkube.paths import ClusterPaths
+from localkube.paths import ClusterPaths, read_json
 
 POLL_SECONDS = 0.02
 LOOK_SECONDS, ANSWER_SECONDS = 0.5, 5.0
@@ -144,10 +144,7 @@ class Startup:
         return pids
 
     def _crashes(self) -> dict[str, CrashCount]:
-        try:
-            noted = json.loads(self._paths.crashes.read_text())
-        except FileNotFoundError:
-            return {}
+        noted = read_json(self._paths.crashes)
         return {name: CrashCount(**noted[name]) for name in NEEDED if name in noted}
 
     def _error(self, stall: Stall) -> LocalClusterError:
@@ -160,16 +157,12 @@ class Startup:
 
 
 def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
-    """Check whether a kubelet has reported the node Ready since then: the API remembers older reports.
+    """Check that a node has reported itself Ready since then, without the node controller's taints.
 
-    It also wants the node controller's taints gone: until then pods are spread over the other nodes alone.
+    Until those are gone, pods are spread over the other nodes alone.
     """
-    if any(taint["key"] in NOT_READY_TAINTS for taint in node["spec"].get("taints", [])):
-        return False
-    for condition in node["status"].get("conditions", []):
-        if condition["type"] == "Ready" and condition["status"] == "True":
-            return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since
-    return False
+    is_tainted = any(taint["key"] in NOT_READY_TAINTS for taint in node["spec"].get("taints", []))
+    return not is_tainted and has_reported(node, since=since)
 
 
 def log_tail(paths: ClusterPaths, part: str) -> str:

@@ -75,12 +75,12 @@ WAKEFUL: Mapping[str, Callable[[Object], bool]] = {
     ),
     "v1/persistentvolumeclaims": lambda claim: claim["status"].get("phase") != "Bound",
     "v1/namespaces": lambda namespace: namespace["status"].get("phase") == "Terminating",
-    "v1/nodes": lambda node: not _reported(node),
+    "v1/nodes": lambda node: not has_reported(node),
 }
 
 
-def _reported(node: Object, *, since: float = 0.0) -> bool:
-    """Tell whether a node is Ready, and has reported so since then."""
+def has_reported(node: Object, *, since: float = 0.0) -> bool:
+    """Tell whether a node is Ready, and has reported so since then: the API remembers older reports."""
     return any(
         condition["type"] == "Ready"
         and condition["status"] == "True"
@@ -216,7 +216,7 @@ class Sleep:
     def _wait_for_nodes(self, sock: socket.socket, since: float) -> None:
         connection = self._open(sock, seconds=FRESH_SECONDS)
         nodes = _list(connection, "v1/nodes")
-        late = {node["metadata"]["name"] for node in nodes["items"] if not _reported(node, since=since)}
+        late = {node["metadata"]["name"] for node in nodes["items"] if not has_reported(node, since=since)}
         version = nodes["metadata"]["resourceVersion"]
         query = f"?watch=1&timeoutSeconds={FRESH_SECONDS}&resourceVersion={version}"
         connection.request("GET", api_path("v1/nodes") + query)
@@ -225,7 +225,7 @@ class Sleep:
             event = json.loads(line)
             if event["type"] == "ERROR":
                 break
-            if event["type"] == "DELETED" or _reported(event["object"], since=since):
+            if event["type"] == "DELETED" or has_reported(event["object"], since=since):
                 late.discard(event["object"]["metadata"]["name"])
         if late:
             log.warning("nodes have not reported after %d s: %s", FRESH_SECONDS, ", ".join(sorted(late)))

@@ -13,7 +13,7 @@ from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
 from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import Pressure
-from localkube.paths import write_private
+from localkube.paths import read_json, write_private
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -130,10 +130,7 @@ class NodeStates:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._states: dict[str, str] = json.loads(path.read_text())
-        except FileNotFoundError:
-            self._states = {}
+        self._states: dict[str, str] = read_json(path)
 
     def __getitem__(self, node: str) -> str:
         return self._states.get(node, RUNNING)

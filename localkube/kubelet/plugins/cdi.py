@@ -19,7 +19,7 @@ class CdiError(Exception):
 
 @dataclass
 class ContainerEdits:
-    """Environment variables, and mounts as (destination, source, read-only)."""
+    """What devices add to a container: variables, and mounts as (destination, source, read-only)."""
 
     env: dict[str, str] = field(default_factory=dict)
     mounts: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -31,6 +31,10 @@ class ContainerEdits:
         for mount in edits.get("mounts") or []:
             options = mount.get("options") or []
             self.mounts.append((mount["containerPath"], mount["hostPath"], "ro" in options))
+
+    def extend(self, edits: "ContainerEdits") -> None:
+        self.env |= edits.env
+        self.mounts += edits.mounts
 
 
 def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from localkube.kubelet.plugins.cdi import CdiError, container_edits
+from localkube.kubelet.plugins.cdi import CdiError, ContainerEdits, container_edits
 from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer, plugin_messages
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
 from localkube.kubelet.volumes.node_directory import NodeDirectory
-from localkube.paths import write_private
+from localkube.paths import read_json, write_private
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -51,18 +51,6 @@ class _Resource:
         return {name for name, health in self.devices.items() if health == HEALTHY}
 
 
-@dataclass(frozen=True)
-class DeviceGrant:
-    """What an allocation of devices adds to a container.
-
-    Attributes:
-        mounts: Destination, path on the node, and read-only.
-    """
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    mounts: tuple[tuple[str, str, bool], ...] = ()
-
-
 class DeviceManager:
     """Registers device plugins, and allocates their devices.
 
@@ -76,11 +64,8 @@ class DeviceManager:
         self._resources: dict[str, _Resource | None] = {}
         self._lock = asyncio.Lock()
         self._server: PluginServer | None = None
-        try:
-            # Pod, container, resource: its ids, and the plugin's answer.
-            self._grants: dict[str, dict[str, dict[str, Any]]] = json.loads(self._checkpoint.read_text())
-        except (FileNotFoundError, ValueError):
-            self._grants = {}
+        # Pod, container, resource: its ids, and the plugin's answer.
+        self._grants: dict[str, dict[str, dict[str, Any]]] = read_json(self._checkpoint)
 
     async def open(self) -> None:
         """Accept registrations, from the first call on."""
@@ -234,22 +219,19 @@ class DeviceManager:
         fits = len(set(preferred)) == count and set(reused) <= set(preferred) <= {*reused, *free}
         return preferred if fits else None
 
-    async def grant(self, pod: Object, container: Object) -> DeviceGrant:
+    async def grant(self, pod: Object, container: Object) -> ContainerEdits:
         """Prepare the start of a container, and return its variables and mounts for its devices."""
         granted = self._grants.get(pod["metadata"]["uid"], {}).get(container["name"], {})
-        env: dict[str, str] = {}
-        mounts = []
-        for name, device_grant in granted.items():
-            await self._pre_start(name, device_grant["ids"])
-            env |= device_grant["envs"]
-            mounts += device_grant["mounts"]
+        whole = ContainerEdits()
+        for name, grant in granted.items():
+            await self._pre_start(name, grant["ids"])
+            mounts = [(target, source, read_only) for target, source, read_only in grant["mounts"]]
+            whole.extend(ContainerEdits(grant["envs"], mounts))
             try:
-                edits = container_edits(device_grant["cdi"], self._directory.cdi)
+                whole.extend(container_edits(grant["cdi"], self._directory.cdi))
             except CdiError as error:
                 raise PluginError(str(error)) from error
-            env |= edits.env
-            mounts += edits.mounts
-        return DeviceGrant(env, tuple((target, source, ro) for target, source, ro in mounts))
+        return whole
 
     async def _pre_start(self, name: str, ids: list[str]) -> None:
         messages = plugin_messages()

@@ -16,8 +16,8 @@ from uuid import NAMESPACE_URL, uuid5
 from xml.sax.saxutils import escape
 
 from localkube import host
+from localkube.kubelet.plugins.cdi import ContainerEdits
 from localkube.kubelet.plugins.declared_gpu import MODELS, DeclaredGpu
-from localkube.kubelet.plugins.device_manager import DeviceGrant
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.resources.node_settings import NodeSettings
 from localkube.kubelet.volumes.host_path import check
@@ -146,11 +146,11 @@ class GpuDriver:
     def uuids(self, names: Iterable[str]) -> list[str]:
         return [self.devices[name].uuid for name in dict.fromkeys(names) if name in self.devices]
 
-    def grant(self, names: Iterable[str]) -> DeviceGrant:
+    def grant(self, names: Iterable[str]) -> ContainerEdits:
         """Make a container's declared devices visible to programs; real ones need no files of ours."""
         devices = [self.devices[name] for name in dict.fromkeys(names) if name in self.devices]
         if not devices or self.is_real:
-            return DeviceGrant()
+            return ContainerEdits()
         text = self._nvidia_smi(devices)
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._directory.create()
@@ -162,7 +162,7 @@ class GpuDriver:
                 file.write(text)
         env = {"NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
         env["SIMULATED_MS_PER_IMAGE"] = str(max(device.pace for device in devices))
-        return DeviceGrant(env, ((PROGRAM, f"{KUBELET}/gpus/{name}", True),))
+        return ContainerEdits(env, [(PROGRAM, f"{KUBELET}/gpus/{name}", True)])
 
     def _nvidia_smi(self, devices: list[GpuDevice]) -> str:
         """Write the program that lists these devices, for any shell."""

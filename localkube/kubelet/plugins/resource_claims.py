@@ -22,7 +22,7 @@ from localkube.kubelet.plugins.gpu_driver import DRIVER, GpuDriver
 from localkube.kubelet.plugins.rpc import PluginError, plugin_messages
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes.node_directory import NodeDirectory
-from localkube.paths import write_private
+from localkube.paths import read_json, write_private
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,8 @@ class ClaimManager:
         self._drivers = DraDrivers(directory, looked=self._reconcile, changed=changed, slices=self._slices)
         self._lock = asyncio.Lock()
         self._reconciled = time.monotonic()
-        try:
-            # By namespace and name: uid, pods, whether it is prepared, and devices by driver.
-            self._claims: dict[str, dict[str, Any]] = json.loads(self._checkpoint.read_text())
-        except (FileNotFoundError, ValueError):
-            self._claims = {}
+        # By namespace and name: uid, pods, whether it is prepared, and devices by driver.
+        self._claims: dict[str, dict[str, Any]] = read_json(self._checkpoint)
 
     def open(self, api: Api) -> None:
         """Watch for drivers, from the first call on."""

@@ -27,8 +27,7 @@ from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, e
 from localkube.kubelet.images.container_image import ResolvedImage
 from localkube.kubelet.images.image_programs import torchrun_directory
 from localkube.kubelet.nodes.virtual_node import VirtualNode
-from localkube.kubelet.plugins.cdi import CdiError, container_edits
-from localkube.kubelet.plugins.device_manager import DeviceGrant
+from localkube.kubelet.plugins.cdi import CdiError, ContainerEdits, container_edits
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import network_files
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
@@ -193,19 +192,18 @@ class ContainerStart:
         may_be_warm = (self.pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
         return process, fork_plan if self.runtime.host.forkserver and may_be_warm else None
 
-    async def _devices(self) -> DeviceGrant:
+    async def _devices(self) -> ContainerEdits:
         try:
             grant = await self.node.pool.devices.grant(self.pod, self.container)
             claims = self.node.pool.claims
             claimed = claims.cdi_devices(self.pod, self.container)
-            edits = container_edits(claimed, self.node.pool.directory.cdi)
-            gpus = self.node.pool.gpu_driver.grant(claims.gpus(self.pod, self.container))
+            grant.extend(container_edits(claimed, self.node.pool.directory.cdi))
+            grant.extend(self.node.pool.gpu_driver.grant(claims.gpus(self.pod, self.container)))
         except (PluginError, CdiError) as error:
             raise ConfigError(str(error)) from error
-        variables = {**grant.env, **edits.env, **gpus.env}
-        return DeviceGrant(variables, (*grant.mounts, *edits.mounts, *gpus.mounts))
+        return grant
 
-    def _device_mounts(self, grant: DeviceGrant) -> Iterable[MountSpec]:
+    def _device_mounts(self, grant: ContainerEdits) -> Iterable[MountSpec]:
         """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
         for destination, path, readonly in grant.mounts:
             resolved = self.node.pool.directory.resolve(path)
