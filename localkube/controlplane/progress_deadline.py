@@ -9,6 +9,9 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.runtime.processes import stat_fields
 
 SECONDS = 60.0
 # Parts that are at work, and never change anything, are given up as well: after so many times the deadline.
@@ -137,22 +140,15 @@ def _threads(pid: int) -> list[int]:
 
 def _want(pid: int, thread: int) -> tuple[float, bool]:
     """Seconds that a thread has run or waited for a core, and whether it does so now."""
-    folder = f"/proc/{pid}/task/{thread}"
-    try:
-        fields = _read(f"{folder}/stat").rpartition(b") ")[2].split()
-    except OSError:  # it has ended
+    task = f"{pid}/task/{thread}"
+    if not (fields := stat_fields(task)):  # it has ended
         return 0.0, False
     try:
-        ran, waited, _ = _read(f"{folder}/schedstat").split()
+        ran, waited, _ = Path(f"/proc/{task}/schedstat").read_bytes().split()
         seconds = (int(ran) + int(waited)) / 1e9
     except (OSError, ValueError):  # a kernel without: what it ran must do
         seconds = (int(fields[11]) + int(fields[12])) * TICK_SECONDS
     return seconds, fields[0] in (b"R", b"D")
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read(4096)
 
 
 def machine_load() -> str:

@@ -22,8 +22,9 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localkube.paths import write_private
+from localkube.paths import read_json, write_private
 from localkube.runtime.client import short_name
+from localkube.runtime.processes import stat_fields
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -165,10 +166,7 @@ def _steps(work: Coroutine[Any, Any, Any], label: bytes, mark: Callable[[bytes],
 
 def stalls(root: Path) -> Mapping[str, int]:
     """Read how often the tasks of each pod have blocked the loop, by uid."""
-    try:
-        return {uid: int(count) for uid, count in json.loads((root / STALLS).read_text()).items()}
-    except (FileNotFoundError, ValueError, AttributeError):
-        return {}
+    return read_json(root / STALLS)
 
 
 def stalled(count: int) -> tuple[str, str, str] | None:
@@ -243,19 +241,11 @@ class Watchdog:
 
 
 def _cpu_seconds(pid: int) -> float:
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     ticks = os.sysconf("SC_CLK_TCK")
     return (int(fields[11]) + int(fields[12])) / ticks if fields else 0.0
 
 
 def _state(pid: int) -> str:
-    fields = _stat(pid)
-    return fields[0] if fields else "?"
-
-
-def _stat(pid: int) -> list[str]:
-    """Read a process's /proc/PID/stat from its state on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    fields = stat_fields(pid)
+    return fields[0].decode() if fields else "?"

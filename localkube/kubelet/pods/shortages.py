@@ -12,15 +12,13 @@ from typing import Any
 
 from localkube.errors import ApiError
 from localkube.kubelet.pods.eviction import PodUsage
-from localkube.kubelet.quantity import quantity
 from localkube.kubelet.resources.pressure import MAX_DISK, Observation
-from localkube.kubelet.volumes.volume_shares import MEMORY, VolumeShares
+from localkube.kubelet.volumes.volume_shares import MEMORY, VolumeShares, mebibytes
 
 log = logging.getLogger(__name__)
 
 ANNOTATION = "trainyard/shortages"
 LOOK_SECONDS = 10.0
-MEBIBYTE = 1 << 20
 # The resource of each signal, its name for a person, and the part of it that is short.
 SIGNALS = {
     "memory.available": ("memory", "memory", 0.15),
@@ -40,7 +38,7 @@ def is_short(signal: str, observation: Observation) -> bool:
 def of_machine(signal: str, observation: Observation, usages: Iterable[PodUsage]) -> Item:
     """Name the pod or claim that uses most of what is short."""
     _, name, _ = SIGNALS[signal]
-    text = (lambda amount: str(amount)) if name in ("processes", "files") else _mebibytes
+    text = (lambda amount: str(amount)) if name in ("processes", "files") else mebibytes
     what = f"{text(observation.available)} of {text(observation.capacity)} are left"
     users = [(usage.used, "pod", usage.pod["metadata"]["name"], usage) for usage in usages]
     users += [(used, "pvc", claim, usage) for *_, usage in users for claim, (used, _) in usage.claims.items()]
@@ -70,7 +68,7 @@ def of_secrets(shares: VolumeShares, pods: Iterable[Mapping[str, Any]]) -> list[
         if used * 4 < share * 3 or namespace not in by_namespace:
             continue
         largest = max(by_namespace[namespace], key=lambda pod: shares.of_pod(pod["metadata"]["uid"]))
-        what = f"namespace {namespace} uses {_mebibytes(used)} of the {_mebibytes(share)} that it may have"
+        what = f"namespace {namespace} uses {mebibytes(used)} of the {mebibytes(share)} that it may have"
         fix = f"kubectl delete pod {largest['metadata']['name']} -n {namespace}"
         items.append({"resource": "memory of Secrets", "what": what, "fix": fix})
     return items
@@ -123,7 +121,3 @@ class ShortageReporter:
             self._written = None
             await self._annotate({ANNOTATION: json.dumps(items) if items else None})
             self._written = items
-
-
-def _mebibytes(size: int) -> str:
-    return quantity(-(-size // MEBIBYTE) * MEBIBYTE, binary=True)

@@ -72,11 +72,11 @@ class VolumeShares:
         }
 
     def _message(self, medium: str, namespace: str, *, wanted: int, own: int, everyone: int) -> str:
-        text = f"no space left on device: {WORDS[medium]} of this pod need {_mebibytes(wanted)} of {medium}; "
+        text = f"no space left on device: {WORDS[medium]} of this pod need {mebibytes(wanted)} of {medium}; "
         if own + wanted > self.of_namespace(medium):
-            share = _mebibytes(self.of_namespace(medium))
-            return f"{text}those of namespace {namespace} have {_mebibytes(own)} and may have {share}"
-        return f"{text}those of all namespaces have {_mebibytes(everyone)} of {_mebibytes(self.room[medium])}"
+            share = mebibytes(self.of_namespace(medium))
+            return f"{text}those of namespace {namespace} have {mebibytes(own)} and may have {share}"
+        return f"{text}those of all namespaces have {mebibytes(everyone)} of {mebibytes(self.room[medium])}"
 
     def forget(self, uid: str) -> None:
         """Release a pod's space."""
@@ -94,5 +94,5 @@ class VolumeShares:
         return totals
 
 
-def _mebibytes(size: int) -> str:
+def mebibytes(size: int) -> str:
     return quantity(-(-size // MEBIBYTE) * MEBIBYTE, binary=True)
