@@ -3,7 +3,8 @@
 import pytest
 
 from localkube.errors import ApiError
-from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver
+from localkube.kubelet.containers.expansion import ConfigError
+from localkube.kubelet.volumes.persistent_volume import ClaimResolver
 
 POD = {"metadata": {"name": "web", "namespace": "mine", "uid": "7"}, "spec": {"nodeName": "node-0"}}
 SPEC = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
@@ -59,7 +60,7 @@ async def test_a_bound_claim_is_the_directory_of_its_volume(tmp_path):
     ],
 )
 async def test_a_claim_whose_binding_is_not_both_sides_is_not_mounted(tmp_path, claim_name, changes, message):
-    with pytest.raises(ClaimError, match=message):
+    with pytest.raises(ConfigError, match=message):
         await locate(claim_name, volume(tmp_path, **changes))
 
 
@@ -77,5 +78,5 @@ async def test_a_pod_that_has_run_keeps_its_claim_while_that_is_being_deleted(tm
 async def test_a_claim_is_no_block_device(tmp_path):
     container = {"name": "main", "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]}
     pod = POD | {"spec": POD["spec"] | {"containers": [container]}}
-    with pytest.raises(ClaimError, match="has volumeMode Filesystem, but is specified in volumeDevices"):
+    with pytest.raises(ConfigError, match="has volumeMode Filesystem, but is specified in volumeDevices"):
         await locate(claim(), volume(tmp_path), pod=pod)

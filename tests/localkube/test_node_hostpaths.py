@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from localkube.kubelet.volumes.host_path import HiddenDirectories, HostPathError, check
+from localkube.kubelet.containers.expansion import ConfigError
+from localkube.kubelet.volumes.host_path import HiddenDirectories, check
 
 
 def test_what_may_be_created_is(tmp_path):
@@ -17,18 +18,18 @@ def test_what_may_be_created_is(tmp_path):
 
 @pytest.mark.parametrize("kind", ["Directory", "File", "Socket", "CharDevice", "BlockDevice"])
 def test_what_must_exist_must(tmp_path, kind):
-    with pytest.raises(HostPathError, match=f"type check failed: {tmp_path}/no is not a"):
+    with pytest.raises(ConfigError, match=f"type check failed: {tmp_path}/no is not a"):
         check(str(tmp_path / "no"), kind)
 
 
 def test_the_kind_must_be_right(tmp_path):
     (tmp_path / "file").touch()
     for kind in ("Directory", "DirectoryOrCreate"):
-        with pytest.raises(HostPathError, match="is not a directory"):
+        with pytest.raises(ConfigError, match="is not a directory"):
             check(str(tmp_path / "file"), kind)
-    with pytest.raises(HostPathError, match="is not a file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         check(str(tmp_path), "FileOrCreate")
-    with pytest.raises(HostPathError, match="Palace is an invalid volume type"):
+    with pytest.raises(ConfigError, match="Palace is an invalid volume type"):
         check(str(tmp_path), "Palace")
 
 

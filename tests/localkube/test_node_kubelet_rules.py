@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from localkube.controlplane import build
-from localkube.kubelet.containers.env_file import EnvFile, EnvFileError
+from localkube.kubelet.containers.env_file import EnvFile
 from localkube.kubelet.containers.expansion import expand
 
 MODULE = Path(__file__).parents[1] / "kubelet" / "module"
@@ -70,6 +70,6 @@ def test_references_expand_as_in_the_kubelet(kubelet, text):
 def test_files_of_variables_are_read_as_by_the_kubelet(kubelet, text, key):
     try:
         value = EnvFile(text).value(key)
-    except EnvFileError:
+    except ValueError:
         value = None
     assert value == kubelet.call(EnvFile=base64.b64encode(text).decode(), Key=key)

@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.volumes.projected import (
     MAX_FILES,
-    PayloadError,
     PodPayload,
     VolumeFile,
     count_files,
@@ -49,15 +49,15 @@ def test_files_are_counted_before_they_are_computed_and_a_pod_has_no_more_than_a
     assert count_files({"optional": True}, None) == 0
     contents = PodPayload()
     contents.count(MAX_FILES)
-    with pytest.raises(PayloadError, match=f"more than {MAX_FILES} files"):
+    with pytest.raises(ConfigError, match=f"more than {MAX_FILES} files"):
         contents.count(1)
 
 
 def test_a_missing_key_is_named_unless_it_is_optional():
     wish = {"items": [{"key": "absent", "path": "x"}]}
-    with pytest.raises(PayloadError, match="configmap references non-existent config key: absent"):
+    with pytest.raises(ConfigError, match="configmap references non-existent config key: absent"):
         configmap_files(wish, CONFIGMAP, mode=0o644)
-    with pytest.raises(PayloadError, match="references non-existent secret key: absent"):
+    with pytest.raises(ConfigError, match="references non-existent secret key: absent"):
         secret_files(wish, {"data": {}}, mode=0o644)
     assert configmap_files(wish | {"optional": True}, CONFIGMAP, mode=0o644) == {}
     assert secret_files({"optional": True}, {}, mode=0o644) == {}
@@ -68,6 +68,6 @@ def test_a_missing_key_is_named_unless_it_is_optional():
 )
 def test_a_path_that_leads_out_is_refused(tmp_path, path):
     files = configmap_files({"items": [{"key": "empty", "path": path}]}, CONFIGMAP, mode=0o644)
-    with pytest.raises(PayloadError, match="out of the volume"):
+    with pytest.raises(ConfigError, match="out of the volume"):
         write_atomically(tmp_path / "volume", files)
     assert not (tmp_path / "volume").exists()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.quantity import parse
 
 _SUBSCRIPT = re.compile(r"(?P<path>metadata\.(?:labels|annotations))\['(?P<key>.*)'\]", re.DOTALL)
@@ -26,10 +27,6 @@ _ESCAPES = {
     "\\": r"\\",
 }
 _FROM_ALLOCATABLE = frozenset({"cpu", "memory", "ephemeral-storage"})
-
-
-class FieldError(Exception):
-    """The pod references a field that the downward API does not have."""
 
 
 def field(
@@ -63,7 +60,7 @@ def field(
         return next(iter(addresses[name]), "")
     if group == "status" and name.removesuffix("s") in addresses:
         return ",".join(addresses[name.removesuffix("s")])
-    raise FieldError(f"unsupported fieldPath: {path}")
+    raise ConfigError(f"unsupported fieldPath: {path}")
 
 
 def resource_field(
@@ -87,7 +84,7 @@ def resource_field(
     if group not in ("limits", "requests") or not (
         name in _FROM_ALLOCATABLE or name.startswith("hugepages-")
     ):
-        raise FieldError(f"unsupported container resource : {resource}")
+        raise ConfigError(f"unsupported container resource : {resource}")
     amounts = (container.get("resources") or {}).get(group) or {}
     amount = amounts.get(name)
     if amount is None and group == "limits" and name in _FROM_ALLOCATABLE:
@@ -102,7 +99,7 @@ def find_container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
         if container["name"] == name:
             return container
-    raise FieldError(f"container {name} not found")
+    raise ConfigError(f"container {name} not found")
 
 
 def _ips(status: Mapping[str, Any], name: str) -> list[str]:

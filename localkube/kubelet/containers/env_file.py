@@ -11,10 +11,6 @@ LINE_BYTES = 64 * 1024
 BLANKS = b" \t"
 
 
-class EnvFileError(Exception):
-    """A line is not an assignment of a quoted value."""
-
-
 class EnvFile:
     r"""One file, parsed once, and only as far as the requested keys require.
 
@@ -26,7 +22,7 @@ class EnvFile:
     def __init__(self, text: bytes) -> None:
         self._assignments = _assignments(text)
         self._values: dict[bytes, bytes] = {}
-        self._error: EnvFileError | None = None
+        self._error: ValueError | None = None
 
     def value(self, key: str) -> str:
         """Find the value of ``key``, which is empty if the file does not assign it."""
@@ -38,7 +34,7 @@ class EnvFile:
                 assigned, value = next(self._assignments)
             except StopIteration:
                 return ""
-            except EnvFileError as error:
+            except ValueError as error:
                 self._error = error
                 raise
             self._values.setdefault(assigned, value)
@@ -53,15 +49,15 @@ def _assignments(text: bytes) -> Iterator[tuple[bytes, bytes]]:
             continue
         name, equals, value = assignment.partition(b"=")
         if not equals:
-            raise EnvFileError(f"invalid environment variable format at line {number}: missing '='")
+            raise ValueError(f"invalid environment variable format at line {number}: missing '='")
         if not name.strip(BLANKS) or name != name.rstrip(BLANKS):
-            raise EnvFileError(f"invalid environment variable format at line {number}: the name before '='")
+            raise ValueError(f"invalid environment variable format at line {number}: the name before '='")
         if value[:1] in (b" ", b"\t"):
             content = b""  # as in a shell, where a command would follow
         elif value.startswith(b"'"):
             content = _quoted(value[1:], numbered, number)
         else:
-            raise EnvFileError(f"invalid environment variable format at line {number}: no single quote")
+            raise ValueError(f"invalid environment variable format at line {number}: no single quote")
         yield name, content
 
 
@@ -73,18 +69,18 @@ def _quoted(line: bytes, numbered: Iterator[tuple[int, bytes]], number: int) -> 
         try:
             number, line = next(numbered)
         except StopIteration:
-            raise EnvFileError(
+            raise ValueError(
                 f"invalid environment variable format at line {number}: unclosed quote"
             ) from None
         value, quote, after = line.partition(b"'")
         lines.append(value)
     after = after.lstrip(BLANKS)
     if after and not after.startswith(b"#"):
-        raise EnvFileError(f"invalid environment variable format at line {number}: text after the quote")
+        raise ValueError(f"invalid environment variable format at line {number}: text after the quote")
     return b"\n".join(lines)
 
 
 def _line(line: bytes) -> bytes:
     if len(line) > LINE_BYTES:
-        raise EnvFileError("a line is too long")
+        raise ValueError("a line is too long")
     return line.removesuffix(b"\n").removesuffix(b"\r")

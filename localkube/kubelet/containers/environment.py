@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
-from localkube.kubelet.containers.env_file import EnvFile, EnvFileError
+from localkube.kubelet.containers.env_file import EnvFile
 from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, expand
 
 Object = Mapping[str, Any]
@@ -130,15 +130,12 @@ class _Sources:
 
     def value(self, source: Object) -> str | None:
         """Resolve ``valueFrom``; None for a missing optional reference."""
-        try:
-            if "fieldRef" in source:
-                return downward_api.field(
-                    self.pod, source["fieldRef"]["fieldPath"], pod_ips=self.pod_ips, host_ips=self.host_ips
-                )
-            if "resourceFieldRef" in source:
-                return self._resource(source["resourceFieldRef"])
-        except downward_api.FieldError as error:
-            raise ConfigError(str(error)) from error
+        if "fieldRef" in source:
+            return downward_api.field(
+                self.pod, source["fieldRef"]["fieldPath"], pod_ips=self.pod_ips, host_ips=self.host_ips
+            )
+        if "resourceFieldRef" in source:
+            return self._resource(source["resourceFieldRef"])
         if "configMapKeyRef" in source:
             return self._key(source["configMapKeyRef"], self.configmaps, "configmap", "ConfigMap")
         if "secretKeyRef" in source:
@@ -159,7 +156,7 @@ class _Sources:
         """Read a value from a file; like the kubelet's, the error does not reveal the file's contents."""
         try:
             value = self.files[reference["volumeName"], reference["path"]].value(reference["key"])
-        except (KeyError, EnvFileError) as error:
+        except (KeyError, ValueError) as error:
             raise ConfigError("couldn't parse env file") from error
         if value or reference.get("optional"):
             return value or None

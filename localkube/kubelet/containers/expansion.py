@@ -23,7 +23,7 @@ MESSAGE_CHARACTERS = 1024  # of an Event; the names in it can be as long as a po
 
 
 class ConfigError(Exception):
-    """A container's configuration refers to a missing object, or exceeds the kernel's limits for a process.
+    """A container or a volume refers to a missing object, or exceeds the kernel's limits for a process.
 
     ``reason`` and ``message`` are those of the waiting state, such as ``CreateContainerConfigError`` and
     ``configmap "settings" not found``. A later attempt may succeed, unless it is ``permanent``.

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localkube.kubelet.plugins.rpc import PluginError
+
 MACHINE = Path("/etc/cdi")
-
-
-class CdiError(Exception):
-    """No file describes a device."""
 
 
 @dataclass
@@ -51,7 +49,7 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
             if listed:
                 break
         else:
-            raise CdiError(f"CDI device injection failed: unresolvable CDI devices {name}")
+            raise PluginError(f"CDI device injection failed: unresolvable CDI devices {name}")
         if kind not in applied:
             applied.add(kind)
             edits.add(spec.get("containerEdits") or {})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from localkube.kubelet.plugins.cdi import CdiError, ContainerEdits, container_edits
+from localkube.kubelet.plugins.cdi import ContainerEdits, container_edits
 from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer, plugin_messages
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
@@ -227,10 +227,7 @@ class DeviceManager:
             await self._pre_start(name, grant["ids"])
             mounts = [(target, source, read_only) for target, source, read_only in grant["mounts"]]
             whole.extend(ContainerEdits(grant["envs"], mounts))
-            try:
-                whole.extend(container_edits(grant["cdi"], self._directory.cdi))
-            except CdiError as error:
-                raise PluginError(str(error)) from error
+            whole.extend(container_edits(grant["cdi"], self._directory.cdi))
         return whole
 
     async def _pre_start(self, name: str, ids: list[str]) -> None:

@@ -12,14 +12,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localkube.api_client import Api, Object
 from localkube.api_path import api_path
 from localkube.errors import ApiError
-from localkube.kubelet.plugins.rpc import Message, MessageClass, PluginClient, PluginError, plugin_messages
+from localkube.kubelet.plugins.rpc import PluginClient, PluginError, plugin_messages
 from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.tasks import start_task
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class DraDriver:
     endpoint: str
     service: str
 
-    async def call(self, method: str, request: Message, answer: MessageClass) -> Any:
+    async def call(self, method: str, request: "Message", answer: "type[Message]") -> Any:
         """Call a method; ``answer`` is the class of its message.
 
         Raises:
@@ -195,7 +198,7 @@ class DraDrivers:
             await asyncio.sleep(HEALTH_RETRY_SECONDS)
 
     async def _call_registration(
-        self, path: Path, method: str, request: Message, answer: MessageClass
+        self, path: Path, method: str, request: "Message", answer: "type[Message]"
     ) -> Any:
         return await _call(self._registry, path.name, f"{REGISTRATION}/{method}", request, answer)
 
@@ -233,7 +236,9 @@ async def _attempt(call: Awaitable[Object]) -> Object | None:
         return None
 
 
-async def _call(directory: Path, endpoint: str, method: str, request: Message, answer: MessageClass) -> Any:
+async def _call(
+    directory: Path, endpoint: str, method: str, request: "Message", answer: "type[Message]"
+) -> Any:
     service, _, method = method.rpartition("/")
     try:
         client = PluginClient(directory, endpoint, service=service)

@@ -4,26 +4,15 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from localkube.runtime.path_resolution import opened
 
 if TYPE_CHECKING:
     import grpc
+    from google.protobuf.message import Message
 
 SECONDS = 10.0
-
-
-class Message(Protocol):
-    """A message of protobuf."""
-
-    def SerializeToString(self) -> bytes: ...
-
-
-class MessageClass(Protocol):
-    """The class of a message."""
-
-    def FromString(self, data: bytes, /) -> Any: ...
 
 
 def plugin_messages() -> Any:
@@ -62,19 +51,19 @@ class PluginClient:
         self._channel = grpc.aio.insecure_channel(address, options=options)
 
     async def call(
-        self, method: str, request: Message, answer: MessageClass, *, seconds: float = SECONDS
+        self, method: str, request: "Message", answer: "type[Message]", *, seconds: float = SECONDS
     ) -> Any:
         """Call a method; ``answer`` is the class of its message."""
         with self._refusals():
             return await self._channel.unary_unary(*self._method(method, answer))(request, timeout=seconds)
 
-    async def stream(self, method: str, request: Message, answer: MessageClass) -> AsyncIterator[Any]:
+    async def stream(self, method: str, request: "Message", answer: "type[Message]") -> AsyncIterator[Any]:
         """Yield the messages of a streaming method, until it ends."""
         with self._refusals():
             async for message in self._channel.unary_stream(*self._method(method, answer))(request):
                 yield message
 
-    def _method(self, method: str, answer: MessageClass) -> tuple[str, Any, Any]:
+    def _method(self, method: str, answer: "type[Message]") -> tuple[str, Any, Any]:
         return f"/{self._service}/{method}", lambda message: message.SerializeToString(), answer.FromString
 
     @contextlib.contextmanager
@@ -108,7 +97,7 @@ class PluginServer:
         *,
         service: str,
         method: str,
-        request: MessageClass,
+        request: "type[Message]",
         handle: Callable[[Any], Awaitable[Any]],
     ) -> None:
         self._socket, self._service, self._method = socket, service, method
@@ -117,7 +106,7 @@ class PluginServer:
     async def start(self) -> None:
         import grpc
 
-        async def answer(message: Message, context: "grpc.aio.ServicerContext") -> Any:
+        async def answer(message: "Message", context: "grpc.aio.ServicerContext") -> Any:
             try:
                 return await self._handle(message)
             except PluginError as error:

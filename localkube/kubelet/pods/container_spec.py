@@ -27,7 +27,7 @@ from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, e
 from localkube.kubelet.images.container_image import ResolvedImage
 from localkube.kubelet.images.image_programs import torchrun_directory
 from localkube.kubelet.nodes.virtual_node import VirtualNode
-from localkube.kubelet.plugins.cdi import CdiError, ContainerEdits, container_edits
+from localkube.kubelet.plugins.cdi import ContainerEdits, container_edits
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import network_files
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
@@ -199,7 +199,7 @@ class ContainerStart:
             claimed = claims.cdi_devices(self.pod, self.container)
             grant.extend(container_edits(claimed, self.node.pool.directory.cdi))
             grant.extend(self.node.pool.gpu_driver.grant(claims.gpus(self.pod, self.container)))
-        except (PluginError, CdiError) as error:
+        except PluginError as error:
             raise ConfigError(str(error)) from error
         return grant
 
@@ -213,7 +213,7 @@ class ContainerStart:
                     host_path.check(resolved[1], "", beneath=resolved[0])
                 else:
                     host_path.check(path, "", hidden=self.runtime.host.hide)
-            except (OSError, host_path.HostPathError) as error:
+            except (OSError, ConfigError) as error:
                 raise ConfigError(f"device mount {path}: {error}", reason="CreateContainerError") from error
             options = ["ro"] if readonly else []
             options += ["idmap"] if self.runtime.ids.idmap else []

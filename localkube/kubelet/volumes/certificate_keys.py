@@ -7,6 +7,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from localkube.kubelet.containers.expansion import ConfigError
+
 CURVES: Mapping[str, tuple[ec.EllipticCurve, hashes.HashAlgorithm]] = {
     "ECDSAP256": (ec.SECP256R1(), hashes.SHA256()),
     "ECDSAP384": (ec.SECP384R1(), hashes.SHA384()),
@@ -19,7 +21,7 @@ def key_and_request(kind: str) -> tuple[bytes, bytes]:
     """Create a key, as PEM, and the PKCS #10 request that proves its possession, as DER.
 
     Raises:
-        ValueError: The type is not known.
+        ConfigError: The type is not known.
     """
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
     algorithm: Any = hashes.SHA256()
@@ -31,7 +33,7 @@ def key_and_request(kind: str) -> tuple[bytes, bytes]:
     elif kind == "ED25519":
         key, algorithm = ed25519.Ed25519PrivateKey.generate(), None
     else:
-        raise ValueError(f'unknown key type "{kind}"')
+        raise ConfigError(f'unknown key type "{kind}"')
     encoding, form = serialization.Encoding, serialization.PrivateFormat.PKCS8
     stub = x509.CertificateSigningRequestBuilder(subject_name=x509.Name([])).sign(key, algorithm)
     return (

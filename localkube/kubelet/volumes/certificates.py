@@ -18,6 +18,7 @@ from typing import Any
 
 from localkube.api_client import Api, find
 from localkube.api_path import api_path
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.volumes.object_cache import Access, TokenManager
 from localkube.kubelet.work_pools import TEXTS
 
@@ -28,10 +29,6 @@ BUNDLES, REQUESTS = (
 )
 WAIT_SECONDS, TOKEN_SECONDS = 5, 3600
 BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----\s[^-]+-----END CERTIFICATE-----")
-
-
-class CertificateError(Exception):
-    """There is no such bundle, or no certificate; a later attempt may succeed."""
 
 
 class PodCredentials:
@@ -53,7 +50,7 @@ class PodCredentials:
             place: The volume, and the projection's index in it.
 
         Raises:
-            CertificateError: There is no such bundle, or the signer has not issued a certificate.
+            ConfigError: There is no such bundle, or the signer has not issued a certificate.
             ApiError: The API refuses, or does not respond.
         """
         if kind == "serviceAccountToken":
@@ -85,7 +82,7 @@ async def _trust_anchors(api: Api, source: Object) -> bytes:
         bundles = await _matching_bundles(api, source)
         problem = "combination of signerName and labelSelector matched zero ClusterTrustBundles"
     if not bundles and not source.get("optional"):
-        raise CertificateError(problem)
+        raise ConfigError(problem)
     anchors = {anchor for bundle in bundles for anchor in _blocks(bundle["spec"]["trustBundle"])}
     return "".join(sorted(anchors)).encode()
 
@@ -147,18 +144,15 @@ class _PodCertificates:
             # Imported at the first use: it takes as long as a tenth of the kubelet's other imports.
             from localkube.kubelet.volumes.certificate_keys import key_and_request
 
-            try:
-                key, stub = await TEXTS.call(lambda: key_and_request(source["keyType"]))
-            except ValueError as error:
-                raise CertificateError(str(error)) from error
+            key, stub = await TEXTS.call(lambda: key_and_request(source["keyType"]))
             credential.request_key = key
             credential.request = await _create(api, pod, source, stub)
         if credential.request:
             _settle(credential, await _read(api, pod, credential))
         if credential.refusal:
-            raise CertificateError(credential.refusal)
+            raise ConfigError(credential.refusal)
         if not credential.chain:
-            raise CertificateError("credential bundle is not issued yet")
+            raise ConfigError("credential bundle is not issued yet")
         contents = {
             "credentialBundlePath": credential.key + credential.chain,
             "keyPath": credential.key,

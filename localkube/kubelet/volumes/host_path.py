@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.runtime.path_resolution import Identity, Maker, Resolution, identity, location, opened
 
 _CHECKS = {
@@ -25,10 +26,6 @@ _CHECKS = {
     "CharDevice": (stat.S_ISCHR, "a character device"),
     "BlockDevice": (stat.S_ISBLK, "a block device"),
 }
-
-
-class HostPathError(Exception):
-    """The path is not what the volume's type requires."""
 
 
 class HiddenDirectories:
@@ -100,7 +97,7 @@ def check(
         beneath: The directory that symlinks may not leave; by default symlinks are followed as the machine's.
     """
     if kind and kind not in _CHECKS:
-        raise HostPathError(f"{kind} is an invalid volume type")
+        raise ConfigError(f"{kind} is an invalid volume type")
     make = None
     if kind in ("", "DirectoryOrCreate", "FileOrCreate"):
         make = maker(is_file=kind == "FileOrCreate")
@@ -115,7 +112,7 @@ def check(
         mode = 0
     is_kind, description = _CHECKS.get(kind, (bool, "there"))
     if not is_kind(mode):
-        raise HostPathError(f"hostPath type check failed: {path} is not {description}")
+        raise ConfigError(f"hostPath type check failed: {path} is not {description}")
 
 
 def maker(*, owner: int = 0, is_file: bool = False, mode: int = 0o755) -> Maker:

@@ -13,6 +13,7 @@ from typing import Any
 
 from localkube.api_client import Api, find
 from localkube.api_path import api_path
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.quantity import quantity, whole
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes.object_cache import Access
@@ -23,10 +24,6 @@ from localkube.runtime.trees import disk_blocks, walk
 Object = Mapping[str, Any]
 # Directories and the last blocks of files take more than is written to them.
 SLACK = 1 << 20
-
-
-class ClaimError(Exception):
-    """The claim is not bound, or its volume cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class ClaimResolver:
         claim = await self._claim(api, pod, spec)
         volume = await self._volume(api, claim)
         if _is_device(pod, spec["name"]):
-            raise ClaimError(
+            raise ConfigError(
                 f"volume {spec['name']} has volumeMode Filesystem, but is specified in volumeDevices"
             )
         path = _directory(volume)
@@ -124,7 +121,7 @@ class ClaimResolver:
         self.note(claim, await MEASURES.sum(disk_blocks(claim.path)))
         if claim.is_overfull(self.stored(claim)):
             used = quantity(self.stored(claim), binary=True)
-            raise ClaimError(
+            raise ConfigError(
                 f'persistentvolumeclaim "{claim.name}" holds {used} and its size is '
                 f"{quantity(claim.size or 0, binary=True)}: let it grow (spec.resources.requests.storage), "
                 "delete it, or mount it with readOnly to copy its files"
@@ -148,32 +145,32 @@ class ClaimResolver:
         path = api_path("v1/persistentvolumeclaims", namespace=metadata["namespace"], name=name)
         claim = await find(api, path)
         if claim is None:
-            raise ClaimError(f'persistentvolumeclaim "{name}" not found')
+            raise ConfigError(f'persistentvolumeclaim "{name}" not found')
         owners = [owner["uid"] for owner in claim["metadata"].get("ownerReferences") or []]
         if is_ephemeral and metadata["uid"] not in owners:
-            raise ClaimError(f'persistentvolumeclaim "{name}" was not made for this pod: rename one of them')
+            raise ConfigError(f'persistentvolumeclaim "{name}" was not made for this pod: rename one of them')
         if claim["metadata"].get("deletionTimestamp") and not _has_run(pod):
-            raise ClaimError(f'persistentvolumeclaim "{name}" is being deleted')
+            raise ConfigError(f'persistentvolumeclaim "{name}" is being deleted')
         if (claim.get("status") or {}).get("phase") != "Bound" or not claim["spec"].get("volumeName"):
-            raise ClaimError(f'persistentvolumeclaim "{name}" is not bound yet')
+            raise ConfigError(f'persistentvolumeclaim "{name}" is not bound yet')
         return claim
 
     async def _volume(self, api: Api, claim: Object) -> Object:
         name = claim["spec"]["volumeName"]
         volume = await find(api, api_path("v1/persistentvolumes", name=name))
         if volume is None:
-            raise ClaimError(f'persistentvolume "{name}" of the claim is gone')
+            raise ConfigError(f'persistentvolume "{name}" of the claim is gone')
         if not _is_bound_to(volume, claim):
-            raise ClaimError(f'persistentvolume "{name}" is bound to another claim')
+            raise ConfigError(f'persistentvolume "{name}" is bound to another claim')
         if _class(volume) != _class(claim):
-            raise ClaimError(f'persistentvolume "{name}" has another storage class than its claim')
+            raise ConfigError(f'persistentvolume "{name}" has another storage class than its claim')
         if volume["spec"].get("volumeMode") == "Block":
-            raise ClaimError("volumeMode Block needs a block device; use Filesystem in a local cluster")
+            raise ConfigError("volumeMode Block needs a block device; use Filesystem in a local cluster")
         return volume
 
     def _reserve(self, claim: str, pod: str, name: str) -> None:
         if self._users.setdefault(claim, pod) != pod:
-            raise ClaimError(f'persistentvolumeclaim "{name}" is ReadWriteOncePod and in use by another pod')
+            raise ConfigError(f'persistentvolumeclaim "{name}" is ReadWriteOncePod and in use by another pod')
 
 
 def _has_run(pod: Object) -> bool:
@@ -206,13 +203,13 @@ def _directory(volume: Object) -> Path:
         if kind in spec:
             path = Path(spec[kind]["path"])
             if not path.exists():
-                raise ClaimError(
+                raise ConfigError(
                     f"the directory {path} of persistentvolume {volume['metadata']['name']} is missing"
                 )
             return path
     common = {"accessModes", "capacity", "claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
     kinds = ", ".join(sorted(set(spec) - common - {"volumeMode", "nodeAffinity", "mountOptions"}))
-    raise ClaimError(f"persistent volumes of kind {kinds} need a driver; use the storage class standard")
+    raise ConfigError(f"persistent volumes of kind {kinds} need a driver; use the storage class standard")
 
 
 def give_group(root: Path, group: int, *, root_decides: bool = False) -> Iterator[None]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
+from localkube.kubelet.containers.expansion import ConfigError
 
 Object = Mapping[str, Any]
 DEFAULT_MODE = 0o644
@@ -34,10 +35,6 @@ class VolumeFile:
 
 
 Files = dict[str, VolumeFile]
-
-
-class PayloadError(Exception):
-    """A volume refers to a missing key or field."""
 
 
 def configmap_data(item: Object) -> dict[str, bytes]:
@@ -77,11 +74,11 @@ class PodPayload:
         """Count files before they are computed: one object can be in all volumes of a pod.
 
         Raises:
-            PayloadError: There are too many.
+            ConfigError: There are too many.
         """
         self.files += files
         if self.files > MAX_FILES:
-            raise PayloadError(
+            raise ConfigError(
                 f"the volumes of this pod have more than {MAX_FILES} files of ConfigMaps, Secrets and fields"
             )
 
@@ -109,10 +106,7 @@ def downward_files(
     for item in source.get("items") or []:
         reference = json.dumps([item.get("fieldRef"), item.get("resourceFieldRef")], sort_keys=True)
         if reference not in contents.fields:
-            try:
-                contents.fields[reference] = _field(item, pod, allocatable).encode()
-            except downward_api.FieldError as error:
-                raise PayloadError(str(error)) from error
+            contents.fields[reference] = _field(item, pod, allocatable).encode()
         files[item["path"]] = VolumeFile(contents.fields[reference], item.get("mode", mode))
     return files
 
@@ -153,7 +147,7 @@ def object_files(kind: str, source: Object, item: Object | None, *, mode: int, c
         if entry["key"] in data:
             files[entry["path"]] = VolumeFile(data[entry["key"]], entry.get("mode", mode))
         elif not source.get("optional"):
-            raise PayloadError(f"{complaint}: {entry['key']}")
+            raise ConfigError(f"{complaint}: {entry['key']}")
     return files
 
 
@@ -161,7 +155,7 @@ def _check(path: str) -> None:
     """Refuse paths that leave the volume; the API server checks them too."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts) or "\0" in path:
-        raise PayloadError(f"the path {path!r} leads out of the volume")
+        raise ConfigError(f"the path {path!r} leads out of the volume")
 
 
 DATA, NEXT = "..data", "..data_tmp"

@@ -26,11 +26,11 @@ from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.quantity import whole
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes import host_path, projected
-from localkube.kubelet.volumes.certificates import CertificateError, PodCredentials
+from localkube.kubelet.volumes.certificates import PodCredentials
 from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache
-from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver, give_group
+from localkube.kubelet.volumes.persistent_volume import ClaimResolver, give_group
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
 from localkube.kubelet.work_pools import OBJECTS, TEXTS, WALKS
 from localkube.runtime import syscalls
@@ -211,14 +211,7 @@ class VolumeManager:
             raise _failed(spec, problem) from error
         except ApiError as error:
             raise _failed(spec, error.message) from error
-        except (
-            ConfigError,
-            projected.PayloadError,
-            CertificateError,
-            ClaimError,
-            host_path.HostPathError,
-            _MissingError,
-        ) as error:
+        except ConfigError as error:
             raise _failed(spec, str(error)) from error
 
     async def _make(self, pod: Object, spec: Object, files: projected.Files) -> MountedVolume:
@@ -256,7 +249,7 @@ class VolumeManager:
             )
         if kind == "image":
             return await self._image(pod, spec)
-        raise _MissingError(
+        raise ConfigError(
             f"volumes of kind {kind} need a driver that a local cluster does not have; "
             "use a persistentVolumeClaim, hostPath or emptyDir"
         )
@@ -270,7 +263,7 @@ class VolumeManager:
         directory, owner = self._directory(pod, spec), self._owner(pod)
         medium = spec["emptyDir"].get("medium") or ""
         if medium not in ("", "Memory"):
-            raise _MissingError(
+            raise ConfigError(
                 f"an emptyDir of medium {medium} is not available here; use Memory or leave it out"
             )
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -292,13 +285,10 @@ class VolumeManager:
         source, directory = spec["image"], self._directory(pod, spec)
         request = {"name": "", "image": source["reference"], "imagePullPolicy": source.get("pullPolicy")}
         if self._images is None:
-            raise _MissingError("images cannot be mounted here")
-        try:
-            image = await self._images.get(pod, request, used_by=directory)
-        except ConfigError as error:
-            raise _MissingError(error.message) from error
+            raise ConfigError("images cannot be mounted here")
+        image = await self._images.get(pod, request, used_by=directory)
         if not image.layers:
-            raise _MissingError(
+            raise ConfigError(
                 f'image "{source["reference"]}" is not pulled, and nothing stands in for a volume'
             )
         return MountedVolume(image.store, read_only=True, managed=True, idmap=True, layers=image.layers)
@@ -366,7 +356,7 @@ class VolumeManager:
             return projected.downward_files(source, pod, mode=mode, allocatable=allocatable, contents=known)
         contents = await self._credentials.contents(pod, kind, source, place=place)
         if contents is None:
-            raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
+            raise ConfigError(f"projections of kind {kind} are not available in a local cluster")
         uid = _only_user(pod)
         if uid is not None or _fs_group(pod) is not None:
             mode = 0o600
@@ -382,10 +372,6 @@ def _only_user(pod: Object) -> int | None:
     """The common user of all containers, who owns a pod's token; None if they differ or are not set."""
     users = {effective(pod, container, "runAsUser") for _, container in containers(pod)}
     return users.pop() if len(users) == 1 else None
-
-
-class _MissingError(Exception):
-    """Something that the volume needs does not exist."""
 
 
 def mounts(
@@ -480,7 +466,7 @@ def _kind(spec: Object) -> str:
 
 def _required(item: Object | None, source: Object, word: str) -> Object | None:
     if item is None and not source.get("optional"):
-        raise _MissingError(f'{word} "{source["name"]}" not found')
+        raise ConfigError(f'{word} "{source["name"]}" not found')
     return item
 
 
