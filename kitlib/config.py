@@ -63,7 +63,6 @@ class Settings:
 
 
 def read(environment: dict[str, str] | None = None) -> Settings:
-    """Read the settings of this process."""
     env = os.environ if environment is None else environment
     return Settings(
         image=env.get("TRAINYARD_IMAGE") or "",

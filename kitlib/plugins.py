@@ -30,7 +30,6 @@ IN_PODS = {"elastic": ("kopf", "etcd")}
 
 @functools.cache
 def entries(group: str) -> dict[str, metadata.EntryPoint]:
-    """Read the entry points of a group, by their names."""
     return {entry.name: entry for entry in metadata.entry_points(group=group)}
 
 

@@ -90,7 +90,6 @@ class Api:
         )
 
     async def get(self, path: str, **params: str) -> Object:
-        """Get an object or a list."""
         return await self._call("GET", path, params=params)
 
     async def post(self, path: str, body: Object) -> Object:

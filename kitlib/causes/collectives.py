@@ -170,7 +170,6 @@ def read_groups(report: Mapping[str, Any]) -> dict[str, Group]:
 
 
 def read_collectives(report: Mapping[str, Any]) -> tuple[Collective, ...]:
-    """Read the calls that a rank reports."""
     return tuple(
         Collective(
             call["group"],

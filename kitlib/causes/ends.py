@@ -231,7 +231,6 @@ def _last_attempt(lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _ends_in(ranks: Sequence[int | str], pod: Object | None, lines: Sequence[Line]) -> Iterator[RankEnd]:
-    """Find the ends of the ranks in one pod."""
     if pod is not None and (unreachable := pods.node_unreachable(pod)):
         since = pods.condition(pod, "Ready").get("lastTransitionTime") or ""
         for rank in ranks:

@@ -65,7 +65,6 @@ class Signal:
 
 
 def pod_name(pod: Object) -> str:
-    """Name a pod by its rank and its own name."""
     return f"{pods.display_name(pods.replica_id(pod))} (pod {pod['metadata']['name']})"
 
 

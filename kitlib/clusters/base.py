@@ -75,7 +75,6 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     @classmethod
     def _row(cls, name: str, why: object, **known: object) -> dict[str, object]:
-        """Describe a cluster for `list`."""
         unknown = dict.fromkeys(("state", "nodes", "version"))
         return {"cluster": name, "provider": cls.provider, **unknown, **known, "why": why}
 

@@ -43,7 +43,6 @@ def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
 
 
 def is_ready(node: Object) -> bool:
-    """Whether a node has the condition Ready."""
     return pods.has_condition(node, "Ready")
 
 
@@ -121,7 +120,6 @@ def write_switched(kube: Kube, node: str, verb: str, *, at: datetime) -> None:
 
 
 def wait_ready(kube: Kube, *, timeout: float | None) -> None:
-    """Wait until every node is Ready."""
     with progress(f"cluster {kube.cluster}") as line:
         wait(
             watch_objects(kube, WatchSpec("Node")),

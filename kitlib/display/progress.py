@@ -164,7 +164,6 @@ def shown_elsewhere() -> Iterator[None]:
 
 
 def is_shown_elsewhere() -> bool:
-    """Whether this runs in `shown_elsewhere`."""
     return _log_only.get()
 
 

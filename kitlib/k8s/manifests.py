@@ -72,7 +72,6 @@ def read(path: Path) -> list[Object]:
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a manifest."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +80,6 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, *, about: str) -> list[Object]:
-    """Parse the objects of a YAML text."""
     try:
         objects = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:

@@ -81,7 +81,6 @@ def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
 
 
 def requested_gpus(pods: Iterable[Object]) -> dict[str, float]:
-    """Count the GPUs that the pods of each node request."""
     by_node: dict[str, float] = {}
     for pod in pods:
         node = pod["spec"].get("nodeName")

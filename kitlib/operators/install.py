@@ -247,7 +247,6 @@ IS_READY: Mapping[str, Callable[[Object], bool]] = {
 
 
 def _not_ready(snapshot: Snapshot) -> list[str]:
-    """List the objects that are not ready."""
     return [
         f"{kind} {item['metadata']['name']}"
         for kind, is_ready in IS_READY.items()

@@ -136,7 +136,6 @@ class LocalRun(Reports):
         return Diagnosis(self.about, phase, tuple(causes(facts, among=among)), ranks=tuple(processes))
 
     def _look(self) -> list[RankState]:
-        """Look at the processes of its ranks."""
         probe = [sys.executable, "-S", "-c", PROBE, str(self._process.pid)]
         with contextlib.suppress(OSError, ValueError):
             looked = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)

@@ -148,7 +148,6 @@ class RunObjects:
 
     @property
     def label(self) -> str:
-        """The label selector of all objects of the run."""
         return f"{names.RUN}={self.name}"
 
     @property
@@ -340,7 +339,6 @@ def list_known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
 
 
 def warnings(kube: Kube) -> list[Object]:
-    """List the Warnings of the namespace."""
     return list_events(kube, fields=WARNINGS)
 
 

@@ -111,7 +111,6 @@ def entries(helper: HelperPod, path: str) -> list[str]:
 
 
 def content(helper: HelperPod, path: str) -> bytes:
-    """Read a file."""
     with helper.running(_READ, path) as (stdin, stdout):
         stdin.close()
         return stdout.read()

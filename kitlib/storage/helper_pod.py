@@ -82,7 +82,6 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         self._look = time.monotonic() + LOOK_SECONDS
 
     def manifest(self) -> Object:
-        """Build the pod."""
         (pod,) = manifests.read(config.manifests("volume", "helper.yaml"))
         (container,) = pod["spec"]["containers"]
         staging = {"name": "STAGING", "value": f"{OWN}-upload-{self.pod}"}

@@ -65,7 +65,6 @@ class BundleManifest:
 
     @classmethod
     def read(cls, text: bytes, *, about: str) -> "BundleManifest":
-        """Parse a manifest."""
         try:
             raw: Mapping[str, Any] = json.loads(text)
             version = raw["format"]

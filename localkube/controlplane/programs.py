@@ -31,7 +31,6 @@ def here(names: Iterable[str]) -> list[Recipe]:
 
 
 def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
-    """Obtain these programs and return their recipes."""
     programs = []
     for name in names:
         if name not in RECIPES:

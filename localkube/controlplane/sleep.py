@@ -90,7 +90,6 @@ def has_reported(node: Object, *, since: float = 0.0) -> bool:
 
 
 def _list(connection: http.client.HTTPConnection, resource: str) -> Object:
-    """Read a collection of objects."""
     query = f"?limit={MAX_OBJECTS}" + LIVING * (resource == "v1/pods")
     connection.request("GET", api_path(resource) + query)
     answer = connection.getresponse()

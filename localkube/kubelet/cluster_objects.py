@@ -78,7 +78,6 @@ async def publish_metrics_server(
 
 
 def manifest(name: str) -> list[dict[str, Any]]:
-    """Read the objects of a manifest."""
     import yaml
 
     text = Path(__file__).parent.joinpath("manifests", f"{name}.yaml").read_text(encoding="utf-8")

@@ -50,7 +50,6 @@ class RateLimiter:
         return max(0.0, -self._tokens / self._per_second)
 
     def try_take(self) -> bool:
-        """Take a token if there is one."""
         delay = self.wait()
         self._tokens += 1 if delay else 0
         return not delay

@@ -92,7 +92,6 @@ class WorkPool:
                 pass
 
     async def sum(self, numbers: Iterable[int]) -> int:
-        """Sum the numbers of an iterator."""
         sums: list[int] = [0]
 
         def add() -> Iterator[None]:

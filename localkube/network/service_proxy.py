@@ -90,7 +90,6 @@ class Balancer:
         }
 
     def candidates(self, client: str) -> tuple[Backend, ...]:
-        """The endpoints for a client."""
         near = self._near(client) if self._near else self.backends
         return tuple(backend for backend in self.backends if backend in near)
 
@@ -214,7 +213,6 @@ class ServiceProxy:
         )
 
     def _service_targets(self, key: Key) -> dict[Front, Target]:
-        """The target of each address of a Service."""
         service = self._services.store.get(key)
         ips = cluster_ips(service) if service else []
         if service is None or not ips or service["spec"].get("type") == "ExternalName":

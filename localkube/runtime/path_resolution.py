@@ -214,6 +214,5 @@ def _reversed(path: str) -> list[str]:
 
 
 def _mount_of(descriptor: int) -> str:
-    """Read the number of the mount that a descriptor is in."""
     with open(f"/proc/self/fdinfo/{descriptor}") as file:
         return next(line for line in file if line.startswith("mnt_id:"))

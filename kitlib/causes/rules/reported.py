@@ -47,7 +47,6 @@ class Pattern:
 
 @functools.cache
 def patterns() -> tuple[Pattern, ...]:
-    """Read the patterns."""
     with Path(__file__).with_name("signals.toml").open("rb") as file:
         return tuple(Pattern(**entry) for entry in tomllib.load(file)["rule"])
 

@@ -94,7 +94,6 @@ def resource_field(
 
 
 def find_container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Find the container or init container of that name."""
     spec = pod["spec"]
     for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
         if container["name"] == name:

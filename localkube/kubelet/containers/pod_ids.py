@@ -35,12 +35,10 @@ class PodIds:
 
     @property
     def size(self) -> int:
-        """The number of ids of a pod."""
         return self._ranges.size
 
     @property
     def many(self) -> bool:
-        """Whether a pod has more ids than one."""
         return self.size > 1
 
     def of(self, uid: str) -> LinuxIdMapping:

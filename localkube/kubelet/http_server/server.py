@@ -103,7 +103,6 @@ class KubeletServer:
         return sock.getsockname()[1]
 
     def listen_on(self, sock: socket.socket) -> None:
-        """Listen on a socket that is bound."""
         sock.listen(BACKLOG)
         self._listening.append(start_task(self._accept(sock), name="the kubelet's listener", critical=True))
 

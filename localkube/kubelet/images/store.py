@@ -85,7 +85,6 @@ def find(reference: str, *, store: Path | None = None) -> dict[str, Any] | None:
 
 
 def records(*, store: Path | None = None) -> list[dict[str, Any]]:
-    """Read the records of all images in the store."""
     try:
         files = sorted(os.listdir((store or images_dir()) / "images"))
     except FileNotFoundError:

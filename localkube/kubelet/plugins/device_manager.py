@@ -88,7 +88,6 @@ class DeviceManager:
         }
 
     def uses(self, uid: str) -> bool:
-        """Check whether a pod has devices."""
         return any(self._grants.get(uid, {}).values())
 
     def has(self, resource: str) -> bool:

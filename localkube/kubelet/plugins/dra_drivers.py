@@ -216,7 +216,6 @@ class PublishedSlices:
         self._of_node, self._kept = f"spec.nodeName={node}", kept
 
     async def drivers(self) -> set[str]:
-        """List the drivers."""
         assert self.api, "a node has a client before it has pods"
         listed = await _attempt(self.api.get(SLICES, fieldSelector=self._of_node))
         return {item["spec"]["driver"] for item in (listed or {}).get("items") or ()} - {self._kept}

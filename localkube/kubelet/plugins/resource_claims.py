@@ -171,11 +171,9 @@ class ClaimManager:
                     log.warning("claims of the deleted pod %s: %s", uid, error)
 
     def uses(self, uid: str) -> bool:
-        """Check whether a pod has claims."""
         return any(uid in claim["pods"] for claim in self._claims.values())
 
     def cdi_devices(self, pod: Object, container: Object) -> list[str]:
-        """List the CDI ids of the devices that a container gets."""
         devices = (device for _, _, devices in self._granted(pod, container) for device in devices)
         return list(dict.fromkeys(name for device in devices for name in device["cdi"]))
 

@@ -53,12 +53,10 @@ class PluginClient:
     async def call(
         self, method: str, request: "Message", answer: "type[Message]", *, seconds: float = SECONDS
     ) -> Any:
-        """Call a method; ``answer`` is the class of its message."""
         with self._refusals():
             return await self._channel.unary_unary(*self._method(method, answer))(request, timeout=seconds)
 
     async def stream(self, method: str, request: "Message", answer: "type[Message]") -> AsyncIterator[Any]:
-        """Yield the messages of a streaming method, until it ends."""
         with self._refusals():
             async for message in self._channel.unary_stream(*self._method(method, answer))(request):
                 yield message

@@ -88,7 +88,6 @@ class ComponentPods:
         self._mirrors.want(pod)
 
     def log(self, namespace: str, name: str) -> Path | None:
-        """The log of a pod that is one of these."""
         component = self._components.get(name) if namespace == NAMESPACE else None
         return component.log if component else None
 

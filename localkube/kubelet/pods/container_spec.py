@@ -150,7 +150,6 @@ class ContainerStart:
         return replace(image, program_directory=APPLETS_AT), mounts
 
     def _adapted(self, spec: ContainerSpec) -> tuple[ContainerSpec, PlainPod | None]:
-        """Adapt a container to plain mode, where there is no other."""
         if not self.runtime.host.plain:
             return spec, None
         return self.runtime.host.plain.adapt(

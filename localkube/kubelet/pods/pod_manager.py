@@ -116,7 +116,6 @@ class PodManager:
                     log.exception("volumes of pod %s", worker.uid)
 
     def container_exited(self, entry: dict[str, Any]) -> None:
-        """Take the exit of a container."""
         if worker := self._workers.get(_uid(entry)) or self._leaving.get(_uid(entry)):
             worker.container_exited(entry)
 
@@ -124,7 +123,6 @@ class PodManager:
         return list(self._workers.values())
 
     def running(self, node: str) -> list[RunningContainer]:
-        """The running containers of a node."""
         return [
             RunningContainer(process.identity, name, worker.pod, process.pid, process.started)
             for worker in self._workers.values()

@@ -81,7 +81,6 @@ def above_share(counts: Mapping[str, int], namespaces: Mapping[str, str], *, sha
 
 
 def count_threads(worker: PodWorker) -> int:
-    """Count the processes and threads of a pod."""
     firsts = [process.pid for process in list(worker.processes.values()) if process.running]
     pids = [pid for first in firsts for pid in tree(first)]
     return sum(len(threads(pid)) for pid in pids)

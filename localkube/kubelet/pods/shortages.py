@@ -106,7 +106,6 @@ class ShortageReporter:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> list[Item]:
-        """List what is short."""
         items = of_secrets(self._shares, self._pods())
         for signal, observation in self._observe().items():
             if signal in SIGNALS and is_short(signal, observation):

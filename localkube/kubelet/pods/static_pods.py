@@ -112,7 +112,6 @@ class StaticPods:
 
 
 def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
-    """Build the pod that a node runs for a manifest."""
     if manifest.get("kind") != "Pod" or not manifest["spec"].get("containers"):
         raise ValueError("it has no pod")
     named = [

@@ -61,7 +61,6 @@ class Prober:
                 self._tasks[kind] = start_task(self._probe_periodically(kind, spec), name=f"{kind} probe")
 
     def stop(self, *kinds: str) -> None:
-        """Stop probing: ``kinds``, or all."""
         for kind in kinds or KINDS:
             if task := self._tasks.pop(kind, None):
                 task.cancel()

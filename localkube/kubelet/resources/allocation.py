@@ -27,7 +27,6 @@ def requests(pod: Object) -> dict[str, int]:
 
 
 def request(pod: Object, name: str) -> int:
-    """Compute what a pod requests of one resource."""
     spec, unit = pod["spec"], UNITS.get(name, whole)
     whole_pod = ((spec.get("resources") or {}).get("requests") or {}).get(name)
     if whole_pod:

@@ -34,7 +34,6 @@ class StorageUsage:
 
 
 def is_limited(pod: Mapping[str, Any]) -> bool:
-    """Check whether a pod has any storage limit."""
     return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
 
 

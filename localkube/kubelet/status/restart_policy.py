@@ -63,7 +63,6 @@ def restarts_after_probe(pod: Object, container: Object) -> bool:
 
 
 def is_sidecar(container: Object) -> bool:
-    """Check whether an init container is a sidecar."""
     return container.get("restartPolicy") == "Always"
 
 

@@ -68,7 +68,6 @@ class Channels:
         self._base64 = "base64." in (sock.ws_protocol or "")
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Send a message."""
         await STREAMS.pass_on(len(data))
         if self._base64:
             await self.socket.send_str(f"{channel}{base64.b64encode(data).decode()}")

@@ -63,7 +63,6 @@ class RemoteCommand:
         return command
 
     async def send(self, stream: str, data: bytes) -> None:
-        """Send output."""
         await self._channels.send(STDOUT if stream == "stdout" else STDERR, data)
 
     async def finish(self, status: Mapping[str, Any]) -> None:
@@ -87,7 +86,6 @@ class RemoteCommand:
 
 
 def exit_status(code: int) -> dict[str, Any]:
-    """The v1.Status of a command that exited with ``code``."""
     if code == 0:
         return SUCCESS
     return {

@@ -210,7 +210,6 @@ async def _read(api: Api, pod: Object, credential: _Credential) -> Object | None
 
 
 def _settle(credential: _Credential, request: Object | None) -> None:
-    """Take the decision on a request, if there is one."""
     conditions = _conditions(request or {})
     if request is None:
         credential.request = ""  # another one is created

@@ -79,7 +79,6 @@ def _mount(line: str) -> tuple[str, str, str]:
 
 
 def _below(path: str, above: str) -> str | None:
-    """Return ``path`` relative to ``above``; None if it is not below it."""
     if path == above:
         return ""
     above = above.rstrip("/") + "/"

@@ -62,7 +62,6 @@ class ClaimResolver:
         self._stored: dict[Path, int] = {}
 
     async def locate(self, pod: Object, spec: Object) -> ClaimDirectory:
-        """Find the directory of a ``persistentVolumeClaim`` or ``ephemeral`` volume."""
         api = self._access(pod["spec"].get("nodeName", ""))
         claim = await self._claim(api, pod, spec)
         volume = await self._volume(api, claim)

@@ -38,13 +38,11 @@ Files = dict[str, VolumeFile]
 
 
 def configmap_data(item: Object) -> dict[str, bytes]:
-    """Decode a ConfigMap."""
     data = {key: text.encode() for key, text in (item.get("data") or {}).items()}
     return data | {key: base64.b64decode(text) for key, text in (item.get("binaryData") or {}).items()}
 
 
 def secret_data(item: Object) -> dict[str, bytes]:
-    """Decode a Secret."""
     return {key: base64.b64decode(text) for key, text in (item.get("data") or {}).items()}
 
 
@@ -83,7 +81,6 @@ class PodPayload:
             )
 
     def decode(self, decode: Callable[[Object], dict[str, bytes]], item: Object | None) -> dict[str, bytes]:
-        """Decode an object once."""
         if item is None:
             return {}
         if id(item) not in self.objects:

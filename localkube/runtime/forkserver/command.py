@@ -165,7 +165,6 @@ def _has_utf8_locale(env: Mapping[str, str]) -> bool:
 
 
 def locale_name(env: Mapping[str, str]) -> str:
-    """The name of the locale for characters."""
     return env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
 
 

@@ -128,7 +128,6 @@ def _is_literal(node: ast.AST) -> bool:
 
 
 def find_module(name: str, directories: Sequence[str]) -> str | None:
-    """Find the source of a module in these directories."""
     for directory in directories:
         stem = os.path.join(directory, *name.split("."))
         for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):

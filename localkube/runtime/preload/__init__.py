@@ -55,7 +55,6 @@ def key(machine: str = "") -> str:
 
 
 def compile_library(compiler: list[str], output: Path) -> None:
-    """Compile the library to ``output``."""
     command = [*compiler, *FLAGS, "-o", str(output), *map(str, sorted(SOURCES.glob("*.c"))), "-ldl"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)

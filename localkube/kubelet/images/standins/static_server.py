@@ -87,7 +87,6 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve until a signal."""
     for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     port = int(os.environ.get("NGINX_PORT", "80"))

@@ -303,7 +303,6 @@ class ContainerWorker:
 
 
 def _user(user: UserSpec) -> dict[str, Any]:
-    """The user of a container as its status has it."""
     groups = list(user.additional_gids)
     linux = {"uid": user.uid, "gid": user.gid} | ({"supplementalGroups": groups} if groups else {})
     return {"linux": linux}
