@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from localkube.runtime.links.netlink import Netlink
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -22,9 +23,9 @@ PAUSE_SECONDS = 0.5
 RESET = struct.pack("ii", 1, 0)
 MAX_CONNECTIONS, OTHER_DESCRIPTORS = 4096, 64
 
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
-# struct nlmsghdr, and parts of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h).
-HEADER, REQUEST, UID_AND_INODE = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("=II")
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
+# Parts of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h).
+REQUEST, UID_AND_INODE = struct.Struct("=BBBBI"), struct.Struct("=II")
 UID_OFFSET = 64
 ANY_STATE, NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
@@ -104,15 +105,9 @@ def _owner_by_diag(local: tuple[str, int], remote: tuple[str, int]) -> int | Non
     addresses = b"".join(socket.inet_aton(host).ljust(16, b"\0") for host, _ in (local, remote))
     request = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ANY_STATE)
     request += ports + addresses + bytes(4) + NO_COOKIE
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.send(
-            HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + request
-        )
-        answer = kernel.recv(4096)
-    if HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:
-        (code,) = struct.unpack_from("=i", answer, HEADER.size)
-        raise OSError(-code, os.strerror(-code))
-    uid, inode = UID_AND_INODE.unpack_from(answer, HEADER.size + UID_OFFSET)
+    with contextlib.closing(Netlink(NETLINK_SOCK_DIAG)) as kernel:
+        (answer,) = kernel.request(SOCK_DIAG_BY_FAMILY, 0, request)
+    uid, inode = UID_AND_INODE.unpack_from(answer, UID_OFFSET)
     return uid if inode else None
 
 

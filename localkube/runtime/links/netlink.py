@@ -113,10 +113,19 @@ class Netlink:
 
     def dump(self, kind: int, body: bytes) -> list[bytes]:
         """List objects of a kind: the bodies of the kernel's messages."""
+        return self._exchange(kind, NLM_F_DUMP, body)
+
+    def request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+        """Send a request, and read the kernel's messages up to its acknowledgement."""
+        return self._exchange(kind, flags | NLM_F_ACK, body)
+
+    def _exchange(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+        self._sequence += 1
+        header = struct.pack("=IHHII", 16 + len(body), kind, flags | NLM_F_REQUEST, self._sequence, 0)
+        self._socket.send(header + body)
         bodies: list[bytes] = []
-        self._send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)
         while True:
-            answer, offset = self._socket.recv(1 << 17), 0
+            answer, offset = self._socket.recv(65536), 0
             while offset < len(answer):
                 size, answer_kind, _, sequence, _ = struct.unpack_from("=IHHII", answer, offset)
                 if sequence == self._sequence and answer_kind in (NLMSG_ERROR, NLMSG_DONE):
@@ -127,23 +136,6 @@ class Netlink:
                 if sequence == self._sequence:
                     bodies.append(answer[offset + 16 : offset + size])
                 offset += size + -size % 4
-
-    def _send(self, kind: int, flags: int, body: bytes) -> None:
-        self._sequence += 1
-        self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, flags, self._sequence, 0) + body)
-
-    def request(self, kind: int, flags: int, body: bytes) -> None:
-        """Send a request and read the kernel's acknowledgement."""
-        self._send(kind, flags | NLM_F_REQUEST | NLM_F_ACK, body)
-        while True:
-            answer = self._socket.recv(65536)
-            _, answer_kind, _, sequence, _ = struct.unpack_from("=IHHII", answer)
-            if sequence != self._sequence or answer_kind != NLMSG_ERROR:
-                continue
-            (code,) = struct.unpack_from("=i", answer, 16)
-            if code:
-                raise OSError(-code, os.strerror(-code))
-            return
 
 
 def attribute(kind: int, value: bytes) -> bytes:
