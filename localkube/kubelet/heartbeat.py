@@ -166,7 +166,8 @@ def _steps(work: Coroutine[Any, Any, Any], label: bytes, mark: Callable[[bytes],
 
 def stalls(root: Path) -> Mapping[str, int]:
     """Read how often the tasks of each pod have blocked the loop, by uid."""
-    return read_json(root / STALLS)
+    counts = read_json(root / STALLS).items()
+    return {uid: count for uid, count in counts if isinstance(count, int)}
 
 
 def stalled(count: int) -> tuple[str, str, str] | None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from localkube.kubelet.containers.downward_api import FieldError, field, find_container, resource_field
+from localkube.kubelet.containers.downward_api import field, find_container, resource_field
+from localkube.kubelet.containers.expansion import ConfigError
 
 POD = {
     "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"b": "2", "a": 'x"y\\'}},
@@ -29,12 +30,12 @@ def test_an_address_that_is_not_known_yet_is_empty():
     "path", ["metadata.creationTimestamp", "spec.hostname", "status.phase", "metadata", "spec['a']"]
 )
 def test_other_fields_are_refused(path):
-    with pytest.raises(FieldError, match="unsupported fieldPath"):
+    with pytest.raises(ConfigError, match="unsupported fieldPath"):
         field(POD, path)
 
 
 def test_other_resources_are_refused():
-    with pytest.raises(FieldError, match="unsupported container resource"):
+    with pytest.raises(ConfigError, match="unsupported container resource"):
         resource_field({}, "limits.nvidia.com/gpu", None, {})
 
 
@@ -45,5 +46,5 @@ def test_a_limit_that_is_not_set_is_what_the_node_offers():
 
 def test_containers_are_found_by_name_among_both_kinds():
     assert find_container(POD, "first")["name"] == "first"
-    with pytest.raises(FieldError, match="container second not found"):
+    with pytest.raises(ConfigError, match="container second not found"):
         find_container(POD, "second")

@@ -17,6 +17,7 @@ CALLS = {"chmod", "chown", "clone", "fwalk", "lchown", "link", "makedirs", "mkdi
 CALLS |= {
     "open_own",
     "read_bytes",
+    "read_json",
     "read_text",
     "rename",
     "rmdir",
