@@ -1,11 +1,11 @@
 """Fixtures of the tests that run programs: a trainer runs in the process of its test, which is quick."""
 
-import json
-
 import pytest
 import torch
 
 from ..localkube.conftest import empty_state, no_clusters_of_other_tests
+from .small_archive import DATASETS
+from .small_data import read_events
 
 __all__ = ["empty_state", "no_clusters_of_other_tests"]  # fixtures of this folder too
 
@@ -29,6 +29,25 @@ def run_trainer(capsys, monkeypatch):
         finally:
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+        run.lines = capsys.readouterr().out.splitlines()
+        return read_events(run.lines)
+
+    return run
+
+
+@pytest.fixture
+def prepare(tmp_path, capsys, monkeypatch):
+    """Run the program that prepares datasets in this process; return its events, and its error."""
+    monkeypatch.syspath_prepend(str(DATASETS))
+    import prepare_dataset
+
+    def run(name, *flags, root=tmp_path):
+        error = ""
+        capsys.readouterr()
+        try:
+            prepare_dataset.main([name, f"--root={root}", *flags])
+        except SystemExit as ended:
+            error = str(ended)
+        return read_events(capsys.readouterr().out.splitlines()), error
 
     return run

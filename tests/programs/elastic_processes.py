@@ -4,22 +4,17 @@ Launchers are forked from a process that has imported torch already. The trainer
 float64: small enough for a step of a millisecond, and exact enough to compare losses to 1e-9.
 """
 
-import json
 import os
 import signal
 import subprocess
 import time
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from .forked import CONTEXT, end_with_parent, run_as_main
-from .parameter_server_job import free_port
+from .forked import TRAINERS, Processes, free_port, run_as_main
 
-TRAINERS = Path(__file__).parents[2] / "trainers"
-DEADLINE = 120
 SAMPLES, BATCH = 120, 12
 # It goes on until the file `enough` is there: a test takes the time that it takes.
 TRAINER = f"""
@@ -92,38 +87,19 @@ def expected_losses(steps: int) -> list[float]:
     return losses[:steps]
 
 
-def _launch(arguments: list[str], log: str) -> None:
-    """Be a launcher; in the forked process."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.setpgid(0, 0)
-    end_with_parent()
-    run_as_main(str(TRAINERS / "elastic_launch.py"), arguments)
-
-
-class ElasticRun:
-    """A store, and workers that a test starts, kills, stops and tells to leave."""
+class ElasticRun(Processes):
+    """A store, and workers that a test starts, kills, stops and tells to leave; they have numbers."""
 
     def __init__(self, folder: Path, *, backend: str = "c10d", etcd: Path | None = None) -> None:
-        self.folder, self.backend, self._etcd = folder, backend, etcd
+        super().__init__(folder)
+        self.backend, self._etcd = backend, etcd
         self.port, self._store = free_port(), None
         self.trainer = folder / "line.py"
         self.trainer.write_text(TRAINER)
-        os.environ["OMP_NUM_THREADS"] = "1"
-        self.workers: list[ForkServerProcess] = []
-
-    def __enter__(self) -> "ElasticRun":
         self.start_store()
-        return self
 
     def __exit__(self, *exception) -> None:
-        for worker in self.workers:
-            try:
-                os.killpg(worker.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                worker.kill()
-            worker.join()
+        super().__exit__(*exception)
         self.kill_store()
 
     def start_store(self) -> None:
@@ -147,35 +123,12 @@ class ElasticRun:
 
     def add(self, *flags: str) -> int:
         """Start a launcher with one worker; return its number."""
-        number = len(self.workers)
+        number = len(self.processes)
         arguments = ["--nnodes=1:4", f"--rdzv_backend={self.backend}", "--rdzv-id=test"]
         arguments += [f"--rdzv_endpoint=127.0.0.1:{self.port}", "--rdzv_conf=is_host=false", *flags]
         arguments += [str(self.trainer), f"--folder={self.folder}"]
-        process = CONTEXT.Process(target=_launch, args=(arguments, str(self.log(number))))
-        process.start()
-        self.workers.append(process)
+        self.fork(number, run_as_main, str(TRAINERS / "elastic_launch.py"), arguments)
         return number
-
-    def log(self, number: int) -> Path:
-        """Return where a worker's output is."""
-        return self.folder / f"worker-{number}.log"
-
-    def events(self, event: str, number: int | None = None) -> list[dict]:
-        """Return what one worker, or all of them, have said so far, by time."""
-        records = []
-        for index in range(len(self.workers)) if number is None else [number]:
-            text = self.log(index).read_text() if self.log(index).exists() else ""
-            lines = [line for line in text.splitlines() if line.startswith('{"event') and line.endswith("}")]
-            records += [json.loads(line) | {"worker": index} for line in lines]
-        return sorted((line for line in records if line["event"] == event), key=lambda record: record["time"])
-
-    def wait_for(self, true, what: str):
-        """Wait until a function returns something true, and return that."""
-        deadline = time.monotonic() + DEADLINE
-        while not (value := true()):
-            assert time.monotonic() < deadline, f"not seen: {what}\n{self.everything()}"
-            time.sleep(0.05)
-        return value
 
     def wait_for_steps(self, world_size: int, *, after: float = 0, count: int = 2) -> dict:
         """Wait until steps were taken in a world of that size since then; return the round's event."""
@@ -197,21 +150,9 @@ class ElasticRun:
     def leave(self, number: int) -> float:
         """Ask a worker to leave, as Kubernetes does: by telling the launcher; return when."""
         now = time.time()
-        os.kill(self.workers[number].pid, signal.SIGTERM)
+        os.kill(self.processes[number].pid, signal.SIGTERM)
         return now
-
-    def join(self, number: int) -> int:
-        """Wait for a launcher's end; return its exit code."""
-        self.workers[number].join(DEADLINE)
-        code = self.workers[number].exitcode
-        assert code is not None, f"worker {number} does not end\n{self.everything()}"
-        return code
 
     def finish(self) -> None:
         """Let training come to its end."""
         (self.folder / "enough").touch()
-
-    def everything(self) -> str:
-        """Return the end of all output, for the message of a failure."""
-        logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"{path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in logs)

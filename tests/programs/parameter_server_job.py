@@ -6,18 +6,14 @@ optimizer subtracts the gradient. Two tensors, so that two servers have one each
 """
 
 import importlib
-import json
-import multiprocessing
-import os
-import socket
 import sys
-import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
 
-TRAINERS = str(Path(__file__).parents[2] / "trainers")
-DEADLINE = 120
+from .forked import TRAINERS, Processes, free_port
+
 COUNTING = """
 import numpy as np
 import torch
@@ -56,30 +52,20 @@ def dataset(record):
 """
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def write_records(path: Path, count: int) -> Path:
     """Write records of four bytes that say their number."""
     np.save(path, np.arange(count, dtype=np.uint32).view("V4"), allow_pickle=False)
     return path
 
 
-def _enter(program: str, flags: list[str], log: str) -> None:
+def _enter(program: str, flags: list[str]) -> None:
     """Be one of the programs; in the forked process."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    sys.path.insert(0, TRAINERS)
+    sys.path.insert(0, str(TRAINERS))
     importlib.import_module(f"parameter_server.{program}").main(flags)
 
 
-class LocalJob:
-    """Processes of one job on this machine.
+class LocalJob(Processes):
+    """Processes of one job on this machine: ``master``, ``server``, ``worker``, ``worker-1`` and so on.
 
     Args:
         folder: Where everything of it lies.
@@ -92,7 +78,8 @@ class LocalJob:
     def __init__(
         self, folder: Path, *, records: int = 512, model: str = "", lr: float = 1.0, **settings
     ) -> None:
-        self.folder, self.port = folder, free_port()
+        super().__init__(folder)
+        self.port = free_port()
         folder.mkdir(parents=True, exist_ok=True)
         trainer = folder / "model.py"
         trainer.write_text(model or COUNTING.format(records=records, lr=lr))
@@ -100,63 +87,21 @@ class LocalJob:
         flags = {"trainer": trainer, "records": write_records(folder / "train.npy", records)}
         flags |= {"state_dir": folder / "state", "model_file": self.model_file, "port": self.port}
         self.flags = [f"--{name.replace('_', '-')}={value}" for name, value in (flags | settings).items()]
-        self._context = multiprocessing.get_context("forkserver")
-        os.environ["OMP_NUM_THREADS"] = "1"
-        self._context.set_forkserver_preload(["torch", "grpc", "numpy"])
-        self.processes: dict[tuple[str, int], multiprocessing.Process] = {}
 
-    def __enter__(self) -> "LocalJob":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        for process in self.processes.values():
-            process.kill()
-        for process in self.processes.values():
-            process.join()
-
-    def start(self, program: str, index: int = 0) -> multiprocessing.Process:
-        """Start a process."""
-        own_flags = [f"--master=127.0.0.1:{self.port}", f"--index={index}"]
-        flags = self.flags if program == "master" else own_flags
-        log = str(self.log(program, index))
-        process = self._context.Process(target=_enter, args=(program, flags, log))
-        process.start()
-        self.processes[program, index] = process
+    def start(self, *names: str) -> ForkServerProcess:
+        """Start processes; return the last one."""
+        for name in names:
+            program, _, index = name.partition("-")
+            own_flags = [f"--master=127.0.0.1:{self.port}", f"--index={index or 0}"]
+            process = self.fork(name, _enter, program, self.flags if program == "master" else own_flags)
         return process
 
-    def kill(self, program: str, index: int = 0) -> None:
+    def kill(self, name: str) -> None:
         """Kill a process, and see it dead."""
-        process = self.processes.pop((program, index))
+        process = self.processes.pop(name)
         process.kill()
         process.join()
 
-    def log(self, program: str, index: int = 0) -> Path:
-        """Return where a process's output is; one that is started anew goes on with it."""
-        return self.folder / f"{program}-{index}.log"
-
-    def events(self, program: str, index: int = 0, event: str = "") -> list[dict]:
-        """Return what a process has said so far."""
-        path = self.log(program, index)
-        lines = path.read_text().splitlines() if path.exists() else []
-        records = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [line for line in records if not event or line["event"] == event]
-
-    def wait_for(self, program: str, event: str, *, index: int = 0, count: int = 1) -> list[dict]:
-        """Wait until a process has said something so many times."""
-        deadline = time.monotonic() + DEADLINE
-        while len(events := self.events(program, index, event)) < count:
-            assert time.monotonic() < deadline, f"no {count} {event}: {self.everything()}"
-            time.sleep(0.02)
-        return events
-
-    def join(self, program: str, index: int = 0) -> int:
-        """Wait for a process's end; return its exit code."""
-        process = self.processes[program, index]
-        process.join(DEADLINE)
-        assert process.exitcode is not None, f"{program} {index} does not end: {self.everything()}"
-        return process.exitcode
-
-    def everything(self) -> str:
-        """Return all output, for the message of a failure."""
-        logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"{path.name}\n{path.read_text()[-2000:]}" for path in logs)
+    def wait_for_events(self, event: str, name: str, count: int = 1) -> None:
+        """Wait until a process has reported something so many times."""
+        self.wait_for(lambda: len(self.events(event, name)) >= count, f"{count} {event} of {name}")

@@ -1,9 +1,7 @@
-"""A small archive like CIFAR-10's; and the program that prepares datasets, which takes it for real."""
+"""A small archive like CIFAR-10's, and sources that let the program which prepares datasets accept it."""
 
 import hashlib
 import io
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -33,33 +31,3 @@ def sources_for(content: bytes) -> str:
         assert real in text
         text = text.replace(real, small)
     return text.replace("room=360_000_000", "room=0")
-
-
-class Program:
-    """The program, in a folder where its sources are those of the small archive."""
-
-    def __init__(self, folder: Path, content: bytes) -> None:
-        self.code, self.root = folder / "code", folder / "volume"
-        self.code.mkdir(parents=True)
-        self.root.mkdir()
-        for path in DATASETS.glob("*.py"):
-            (self.code / path.name).write_text(path.read_text())
-        (self.code / "sources.py").write_text(sources_for(content))
-
-    def start(
-        self, *flags: str, mirror: str = "", before: str = "", environment: dict | None = None, **more
-    ) -> subprocess.Popen:
-        """Start it; ``before`` is Python that runs first."""
-        script = (
-            f"import sys; sys.path.insert(0, {str(self.code)!r}); sys.argv[0] = 'prepare'\n"
-            f"import fetch, prepare_dataset\nfetch.PAUSE_SECONDS = 0.01; {before}\nprepare_dataset.main()"
-        )
-        command = [sys.executable, "-c", script, "cifar10", f"--root={self.root}", *flags]
-        return subprocess.Popen(
-            command,
-            env={"TRAINYARD_DATASET_MIRROR": mirror, "PATH": "/usr/bin:/bin", **(environment or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **more,
-        )

@@ -4,15 +4,14 @@ import importlib.util
 import json
 import os
 import pickle
-import socket
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from .forked import Program
+from .forked import TRAINERS, Program, free_port
 
-TRAINERS = Path(__file__).parents[2] / "trainers"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
@@ -26,17 +25,10 @@ def load_trainer(name: str):
 
 def start_ranks(count: int, name: str, *flags: str) -> list[Program]:
     """Start a trainer's ranks as processes of one thread each, without torchrun, which takes seconds."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    common = os.environ | {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [
-        Program(
-            TRAINERS / f"{name}.py",
-            *flags,
-            environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(count)
-    ]
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    common = os.environ | common | {"OMP_NUM_THREADS": "1"}
+    environments = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return [Program(TRAINERS / f"{name}.py", *flags, environment=variables) for variables in environments]
 
 
 def rank_lines(count: int, name: str, *flags: str, seconds: float = 240) -> list[str]:
@@ -45,6 +37,16 @@ def rank_lines(count: int, name: str, *flags: str, seconds: float = 240) -> list
     lines = [line for rank in ranks for line in rank.communicate(timeout=seconds)[0].splitlines()]
     assert [rank.returncode for rank in ranks] == [0] * count
     return lines
+
+
+def read_events(lines: Iterable[str]) -> list[dict]:
+    """Parse the events among lines."""
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def rank_events(count: int, name: str, *flags: str) -> list[dict]:
+    """Run a trainer's ranks to their end, each well, and return the events of them all."""
+    return read_events(rank_lines(count, name, *flags))
 
 
 def of_kind(events: list[dict], kind: str) -> list[dict]:

@@ -66,24 +66,22 @@ def test_an_image_is_built_pushed_and_pulled_by_its_digest(registry, dockerfile)
 
 
 @with_engine
-def test_without_a_registry_the_image_stays_here(dockerfile):
+def test_without_a_registry_the_image_stays_here_and_the_engines_words_are_in_an_error(dockerfile):
     image = kit.build_image("trainyard-test/greeting", tag="1", dockerfile=dockerfile)
     docker("rmi", "--force", image.name)
     assert image.reference == "trainyard-test/greeting:1"
     assert "not pushed" in repr(image)
-
-
-@with_engine
-def test_the_engines_words_are_in_the_error(tmp_path):
-    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY nothing-there /\n")
+    dockerfile.write_text("FROM scratch\nCOPY nothing-there /\n")
     with pytest.raises(CommandFailed, match="nothing-there"):
-        kit.build_image("trainyard-test/broken", tag="1", dockerfile=tmp_path / "Dockerfile")
+        kit.build_image("trainyard-test/broken", tag="1", dockerfile=dockerfile)
 
 
-@pytest.mark.parametrize("tag", ["latest", ""])
-def test_a_tag_that_says_nothing_is_refused(tag):
-    with pytest.raises(BadInput, match="may run an older image"):
-        kit.build_image("trainyard/trainer", tag=tag)
+def test_a_tag_that_says_nothing_and_a_builder_that_is_not_there_are_refused(dockerfile):
+    for tag in ("latest", ""):
+        with pytest.raises(BadInput, match="may run an older image"):
+            kit.build_image("trainyard/trainer", tag=tag)
+    with pytest.raises(BadInput, match="no such builder"):
+        kit.build_image("greeting", tag="1", dockerfile=dockerfile, builder="kaniko")
 
 
 def alone(program, folder):
@@ -116,6 +114,10 @@ def test_a_tag_of_the_content_changes_with_what_is_copied_and_with_nothing_else(
     second = tag()
     (folder / "noise.log").write_text("noise")
     assert first != second == tag()
+    (folder / "Dockerfile.dockerignore").write_text("noise.log\n.dockerignore\nDockerfile\n")  # its own rules
+    names = {path.name for path in BuildContext(folder, dockerfile).files}
+    assert "Dockerfile" in names and not {"noise.log", ".dockerignore"} & names
+    (folder / "Dockerfile.dockerignore").unlink()
     os.utime(folder / "greeting.txt", (0, 0))
     assert tag() == second
     assert tag(COLOUR="red") != second
@@ -125,26 +127,7 @@ def test_a_tag_of_the_content_changes_with_what_is_copied_and_with_nothing_else(
     assert len({second, third, tag()}) == 3
 
 
-def make_tree(folder, ignore):
-    for name in (
-        "a/b/c.txt",
-        "a/b/d.log",
-        "a/e.txt",
-        "x.log",
-        "y.txt",
-        "keep/me.log",
-        "keep/sub/z.log",
-        ".env",
-    ):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    (folder / ".dockerignore").write_text("\n".join(ignore))
-    file = folder / "Dockerfile"
-    file.write_text("FROM scratch\nCOPY . /\n")
-    return file
-
-
+TREE = "a/b/c.txt a/b/d.log a/e.txt x.log y.txt keep/me.log keep/sub/z.log .env"
 IGNORES = [
     ["*", "!a", "**/*.log"],
     ["*.log", "!keep", "a/b"],
@@ -157,12 +140,15 @@ IGNORES = [
 @with_engine
 @pytest.mark.parametrize("ignore", IGNORES)
 def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
-    file = make_tree(tmp_path, ignore)
+    for path in (tmp_path / name for name in TREE.split()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / ".dockerignore").write_text("\n".join(ignore))
+    file = tmp_path / "Dockerfile"
+    file.write_text("FROM scratch\nCOPY . /\n")
     name = "trainyard-test/ignored:1"
     try:
-        built = subprocess.run(
-            ["docker", "build", f"--tag={name}", tmp_path], capture_output=True, text=True, check=False
-        )
+        built = docker("build", f"--tag={name}", tmp_path)
         assert built.returncode == 0, built.stdout + built.stderr
         saved, sent = subprocess.check_output(["docker", "save", name]), set()
         with tarfile.open(fileobj=io.BytesIO(saved)) as archive:
@@ -175,14 +161,6 @@ def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
     # These two are always sent, and copied only if no rule leaves them out.
     own_files = {"Dockerfile", ".dockerignore"}
     assert ours - own_files == sent - own_files
-
-
-def test_an_archive_has_the_files_and_what_runs_still_runs(dockerfile, tmp_path):
-    (dockerfile.parent / "run.sh").write_text("#!/bin/sh\n")
-    (dockerfile.parent / "run.sh").chmod(0o755)
-    with zipfile.ZipFile(BuildContext(dockerfile.parent, dockerfile).archive(tmp_path / "c.zip")) as archive:
-        modes = {member.filename: member.external_attr >> 16 & 0o777 for member in archive.infolist()}
-    assert set(modes) >= {"Dockerfile", "greeting.txt", "run.sh"} and modes["run.sh"] == 0o755
 
 
 class OwnRegistry(Registry):
@@ -246,12 +224,6 @@ def test_an_engine_here_is_not_asked_where_the_cluster_is_in_a_cloud(dockerfile,
     assert len(builds) == 1
 
 
-@pytest.mark.parametrize("builder", ["kaniko", "cloud"])
-def test_a_builder_that_is_not_there_is_refused(dockerfile, builder):
-    with pytest.raises(BadInput, match="no such builder"):
-        kit.build_image("greeting", tag="1", dockerfile=dockerfile, builder=builder)
-
-
 def test_without_an_engine_a_cluster_at_a_cloud_builds_with_the_login_of_its_registry(
     dockerfile, monkeypatch, tmp_path, builds
 ):
@@ -284,10 +256,12 @@ def test_a_cluster_that_builds_has_to_know_where_to_push(dockerfile, monkeypatch
 
 def test_buildkit_in_a_pod_gets_the_context_the_arguments_and_the_secret(dockerfile, monkeypatch):
     monkeypatch.setenv("TRAINYARD_PULL_SECRET", "push")
+    (dockerfile.parent / "run.sh").touch(0o755)
     job = ImageBuild("registry.example/x/a:1", BuildContext(dockerfile.parent, dockerfile, {"A": "1"}))
     carrier, main = job.objects
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(carrier["binaryData"]["context.zip"]))) as archive:
-        assert "Dockerfile" in archive.namelist()
+        modes = {member.filename: member.external_attr >> 16 & 0o777 for member in archive.infolist()}
+    assert set(modes) >= {"Dockerfile", "greeting.txt"} and modes["run.sh"] == 0o755, "what runs still runs"
     spec = main["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     output = "type=image,name=registry.example/x/a:1,push=true"
@@ -301,15 +275,6 @@ def test_a_context_that_no_configmap_carries_is_refused(dockerfile):
     (dockerfile.parent / "large").write_bytes(os.urandom(1 << 20))
     with pytest.raises(BadInput, match=r"Dockerfile\.dockerignore"):
         ImageBuild("registry.example/x/a:1", BuildContext(dockerfile.parent, dockerfile))
-
-
-def test_a_dockerfile_may_have_rules_of_its_own(dockerfile):
-    folder = dockerfile.parent
-    (folder / "large").write_text("")
-    (folder / ".dockerignore").write_text("")
-    (folder / "Dockerfile.dockerignore").write_text("large\n.dockerignore\n")
-    names = {path.name for path in BuildContext(folder, dockerfile).files}
-    assert "Dockerfile" in names and not {"large", ".dockerignore"} & names
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from .small_archive import DATASETS
-
 
 @pytest.fixture
-def program(monkeypatch):
-    """Let the program's modules be imported, and return the one that prepares."""
-    monkeypatch.syspath_prepend(str(DATASETS))
-    import prepare_dataset
-
-    return prepare_dataset
-
-
-def prepared(program, root, name, *flags):
-    program.main([name, f"--root={root}", "--source=synthetic", *flags])
-    return json.loads((root / name / "dataset.json").read_text())
+def draw(prepare):
+    """Draw stand-ins; return the program's last event."""
+    return lambda name, *flags, **folder: prepare(name, "--source=synthetic", *flags, **folder)[0][-1]
 
 
 def content_of(folder):
@@ -31,8 +21,10 @@ def content_of(folder):
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def test_full_stand_ins_have_as_many_images_as_the_real_ones(program):
-    sizes = {name: (format.train, format.test) for name, format in program.FORMATS.items()}
+def test_full_stand_ins_have_as_many_images_as_the_real_ones(prepare):
+    from formats import FORMATS
+
+    sizes = {name: (format.train, format.test) for name, format in FORMATS.items()}
     assert sizes == {
         "digits": (1437, 360),
         "mnist": (60_000, 10_000),
@@ -42,9 +34,9 @@ def test_full_stand_ins_have_as_many_images_as_the_real_ones(program):
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "tiny-imagenet-200"])
-def test_one_seed_draws_the_same_and_another_one_others(program, tmp_path, name):
+def test_one_seed_draws_the_same_and_another_one_others(draw, tmp_path, name):
     for place, seed in (("a", 0), ("b", 0), ("c", 1)):
-        prepared(program, tmp_path / place, name, "--limit=200", f"--seed={seed}")
+        draw(name, "--limit=200", f"--seed={seed}", root=tmp_path / place)
     a, b = (json.loads((tmp_path / place / name / "dataset.json").read_text()) for place in "ab")
     assert a == b
     assert a["synthetic"]
@@ -53,10 +45,10 @@ def test_one_seed_draws_the_same_and_another_one_others(program, tmp_path, name)
     assert content_of(tmp_path / "a") == content_of(tmp_path / "b") != content_of(tmp_path / "c")
 
 
-def test_torchvision_reads_mnist(program, tmp_path):
+def test_torchvision_reads_mnist(draw, tmp_path):
     from torchvision.datasets import MNIST
 
-    output = prepared(program, tmp_path, "mnist", "--limit=120")
+    output = draw("mnist", "--limit=120")
     training, test = (MNIST(tmp_path / "mnist", train=train) for train in (True, False))
     assert (len(training), len(test)) == (120, 20) == (output["train_images"], output["test_images"])
     assert training.data.shape == (120, 28, 28)
@@ -64,11 +56,11 @@ def test_torchvision_reads_mnist(program, tmp_path):
     assert training[0][0].size == (28, 28)
 
 
-def test_torchvision_reads_cifar10_once_it_is_told_the_checksums(program, tmp_path):
+def test_torchvision_reads_cifar10_once_it_is_told_the_checksums(draw, tmp_path):
     from torchvision.datasets import CIFAR10
 
     """Its own are those of the real files, which no other files can have."""
-    prepared(program, tmp_path, "cifar10", "--limit=120")
+    draw("cifar10", "--limit=120")
     batches = tmp_path / "cifar10" / "cifar-10-batches-py"
     with pytest.raises(RuntimeError, match="corrupted"):
         CIFAR10(tmp_path / "cifar10")
@@ -91,10 +83,10 @@ def test_torchvision_reads_cifar10_once_it_is_told_the_checksums(program, tmp_pa
     assert (batch[b"data"].shape, batch[b"data"].dtype) == ((24, 3072), np.uint8)
 
 
-def test_image_folders_are_what_torchvision_reads_of_tiny_imagenet(program, tmp_path):
+def test_image_folders_are_what_torchvision_reads_of_tiny_imagenet(draw, tmp_path):
     from torchvision.datasets import ImageFolder
 
-    output = prepared(program, tmp_path, "tiny-imagenet-200", "--limit=400")
+    output = draw("tiny-imagenet-200", "--limit=400")
     root = tmp_path / "tiny-imagenet-200" / "tiny-imagenet-200"
     training, val = ImageFolder(root / "train"), ImageFolder(root / "val")
     assert (len(training), len(val)) == (400, 200) == (output["train_images"], output["test_images"])
@@ -106,7 +98,7 @@ def test_image_folders_are_what_torchvision_reads_of_tiny_imagenet(program, tmp_
     assert all(named[path.name] == path.parents[1].name for path in root.glob("val/*/images/*"))
 
 
-def test_the_real_tiny_imagenet_is_sorted_into_folders_of_classes(program, tmp_path):
+def test_the_real_tiny_imagenet_is_sorted_into_folders_of_classes(prepare, tmp_path):
     from formats import tidy_tiny_imagenet
 
     val = tmp_path / "tiny-imagenet-200" / "val"
@@ -120,13 +112,13 @@ def test_the_real_tiny_imagenet_is_sorted_into_folders_of_classes(program, tmp_p
     assert not (val / "images").exists()
 
 
-def test_the_digits_are_those_that_come_with_scikit_learn(program, tmp_path):
-    output = prepared(program, tmp_path, "digits")
+def test_the_digits_are_those_that_come_with_scikit_learn(draw):
+    output = draw("digits")
     assert not output["synthetic"]
     assert (output["train_images"], output["test_images"]) == (1437, 360)
 
 
-def test_a_small_network_learns_the_stand_ins_and_not_at_once(program):
+def test_a_small_network_learns_the_stand_ins_and_not_at_once(prepare):
     """The walk-through's CNN: far above chance, far below perfect, and mistaking what is alike."""
     from synthetic import Appearance, labels, pictures
 

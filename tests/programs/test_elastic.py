@@ -17,7 +17,7 @@ def assert_as_if_nothing_had_happened(run, *, survivor=None):
     assert {step["step"] for step in steps} == set(range(len(losses)))
     assert {step["samples"] for step in steps} == {BATCH}
     assert max(abs(step["loss"] - losses[step["step"]]) for step in steps) < 1e-9
-    survivor_steps = [step["step"] for step in steps if step["worker"] == survivor]
+    survivor_steps = [step["step"] for step in steps if step["process"] == survivor]
     assert survivor_steps == sorted(set(survivor_steps))  # it has taken no step twice
 
 
@@ -30,7 +30,7 @@ def lose_and_win_workers(run):
     assert (first["reason"], first["source"], first["step"]) == ("start", "fresh", 0)
 
     # A killed one, then rank 0 itself: the other's process goes on, the dead one is started again.
-    ranks = {event["rank"]: event["worker"] for event in run.events("rendezvous")[-2:]}
+    ranks = {event["rank"]: event["process"] for event in run.events("rendezvous")[-2:]}
     for rank in (1, 0):
         when = run.signal(ranks[rank], signal.SIGKILL)
         back = run.wait_for_steps(2, after=when)

@@ -1,47 +1,30 @@
 """The elastic launcher: what it accepts, what it starts again and when it gives up, and with which words."""
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import elastic_launch as launcher
+import elastic_rendezvous
 import pytest
 
-from .elastic_processes import TRAINERS
-from .forked import TORCHRUN, Program
-from .parameter_server_job import free_port
+from .forked import TORCHRUN, TRAINERS, Program, free_port
+from .release_server import Release, serving
+from .small_data import of_kind, read_events
 
 LAUNCHER = TRAINERS / "elastic_launch.py"
-
-
-@pytest.fixture(scope="module")
-def launcher():
-    """The launcher as a module; importing it starts nothing."""
-    import importlib
-
-    sys.path.insert(0, str(TRAINERS))
-    yield importlib.import_module("elastic_launch")
-    sys.path.remove(str(TRAINERS))
 
 
 def launch(trainer: str, folder: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess:
     path, errors = folder / "program.py", folder / "errors"
     path.write_text(trainer)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-    launcher = Program(LAUNCHER, *flags, path, environment=clean | environment, errors=errors)
-    output, _ = launcher.communicate(timeout=240)
-    return subprocess.CompletedProcess([LAUNCHER], launcher.returncode, output, errors.read_text())
+    program = Program(LAUNCHER, *flags, path, environment=clean | environment, errors=errors)
+    output, _ = program.communicate(timeout=240)
+    return subprocess.CompletedProcess([LAUNCHER], program.returncode, output, errors.read_text())
 
 
-def refusal(launcher, capsys, *flags):
-    with pytest.raises(SystemExit) as stopped:
-        launcher.parse([*flags, str(LAUNCHER)])
-    assert stopped.value.code == 2
-    return capsys.readouterr().err
-
-
-def test_flags_of_torchrun_are_taken_in_both_spellings_and_from_its_variables(launcher, monkeypatch):
+def test_flags_of_torchrun_are_taken_in_both_spellings_and_from_its_variables(monkeypatch):
     flags = ["--nnodes", "2:4", "--rdzv-endpoint", "store:2379", "--rdzv_backend=etcd", "--nproc-per-node=2"]
     options = launcher.parse([*flags, "--rdzv_conf=last_call_timeout=7", str(LAUNCHER), "--epochs", "3"])
     assert options.arguments == ["--epochs", "3"]
@@ -56,7 +39,7 @@ def test_flags_of_torchrun_are_taken_in_both_spellings_and_from_its_variables(la
     assert (launcher.describe(options).max_nodes, options.max_restarts) == (3, 5)
 
 
-def test_a_trainer_without_an_endpoint_is_alone(launcher):
+def test_a_trainer_without_an_endpoint_is_alone():
     assert launcher.describe(launcher.parse([str(LAUNCHER)])) is None
 
 
@@ -70,8 +53,10 @@ def test_a_trainer_without_an_endpoint_is_alone(launcher):
         (["--max_restarts=-1"], "must be an integer of at least 0"),
     ],
 )
-def test_flags_that_cannot_work_are_refused_with_the_reason(launcher, capsys, flags, word):
-    assert word in refusal(launcher, capsys, *flags)
+def test_flags_that_cannot_work_are_refused_with_the_reason(capsys, flags, word):
+    with pytest.raises(SystemExit, match="2"):
+        launcher.parse([*flags, str(LAUNCHER)])
+    assert word in capsys.readouterr().err
 
 
 def test_a_trainer_that_fails_is_started_again_so_often_and_then_given_up_with_the_reason(tmp_path):
@@ -107,29 +92,11 @@ def test_a_name_that_does_not_resolve_is_said_and_not_tried_again(tmp_path):
 
 
 def test_an_etcd_without_the_v2_api_is_no_store_for_a_retry():
-    import http.server
-    import threading
-
-    import elastic_rendezvous
-
-    class Etcd(http.server.BaseHTTPRequestHandler):  # 3.6 answers so
-        def do_GET(self):
-            known = self.path == "/version"
-            self.send_response(200 if known else 404)
-            self.end_headers()
-            self.wfile.write(b'{"etcdserver":"3.6.1"}' if known else b"404 page not found")
-
-        def log_message(self, *_):
-            pass
-
     words = r"\(3.6.1\) does not serve the v2 API \(404 for /v2/keys/\).*--enable-v2, or --rdzv_backend c10d"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Etcd) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"127.0.0.1:{server.server_port}"
-        settings = elastic_rendezvous.RendezvousSettings("run", "etcd", endpoint, 1, 2)
+    with serving(Release({"/version": b'{"etcdserver":"3.6.1"}'})) as url:
+        settings = elastic_rendezvous.RendezvousSettings("run", "etcd", url.removeprefix("http://"), 1, 2)
         with pytest.raises(elastic_rendezvous.StoreError, match=words):
             elastic_rendezvous.ElasticRendezvous(settings)
-        server.shutdown()
 
 
 def test_two_workers_on_a_machine_that_is_the_endpoint_need_no_other_store(tmp_path):
@@ -143,8 +110,8 @@ elastic.run(train, state)
     endpoint = f"--rdzv_endpoint=127.0.0.1:{free_port()}"
     done = launch(trainer, tmp_path, "--nproc_per_node=2", "--nnodes=1:1", endpoint)
     assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [event["value"] for event in events if event["event"] == "sum"] == [3.0, 3.0]
+    events = read_events(done.stdout.splitlines())
+    assert [event["value"] for event in of_kind(events, "sum")] == [3.0, 3.0]
 
 
 def test_a_trainer_gets_the_arguments_that_torchrun_gives_it(tmp_path):

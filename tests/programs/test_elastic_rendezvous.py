@@ -1,26 +1,31 @@
 """The elastic workers' rendezvous: how often it reads the record, and how a restarted worker comes back."""
 
-import importlib
 import os
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import elastic_rendezvous as rendezvous
 import pytest
 import torch.distributed as dist
 
-from .elastic_processes import TRAINERS
-from .parameter_server_job import free_port
+from .forked import free_port
 
 
-@pytest.fixture(scope="module")
-def rendezvous():
-    sys.path.insert(0, str(TRAINERS))
-    yield importlib.import_module("elastic_rendezvous")
-    sys.path.remove(str(TRAINERS))
+@pytest.fixture
+def settings():
+    """Yield a function that returns the settings of a rendezvous at a store of this test."""
+    port = free_port()
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+    def make(smallest, **conf):
+        conf = {"last_call_timeout": "1", "join_timeout": "10"} | conf
+        return rendezvous.RendezvousSettings("run", "c10d", f"127.0.0.1:{port}", smallest, 4, conf)
+
+    yield make
+    del store
 
 
-def test_pauses_grow_to_that_of_torch_and_begin_anew_with_each_rendezvous(rendezvous, monkeypatch):
+def test_pauses_grow_to_that_of_torch_and_begin_anew_with_each_rendezvous(monkeypatch):
     slept = []
     monkeypatch.setattr(rendezvous, "_delay", slept.append)
     pauses = rendezvous._PollDelay()
@@ -35,28 +40,24 @@ def test_pauses_grow_to_that_of_torch_and_begin_anew_with_each_rendezvous(rendez
     assert slept[-1] == (0, 0.3)  # torch's own random one
 
 
-def test_a_restarted_worker_ends_the_round_in_which_it_died_and_is_expected_once(rendezvous):
-    port = free_port()
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    conf = {"last_call_timeout": "1", "join_timeout": "10", "keep_alive_max_attempt": "60"}
-    settings = rendezvous.RendezvousSettings("run", "c10d", f"127.0.0.1:{port}", 1, 4, conf)
-    died = rendezvous.ElasticRendezvous(settings)
+def test_a_restarted_worker_ends_the_round_in_which_it_died_and_is_expected_once(settings):
+    alone = settings(1, keep_alive_max_attempt="60")
+    died = rendezvous.ElasticRendezvous(alone)
     first = died.next()
     died._handler._stop_heartbeats()
     assert (first.number, first.world_size) == (0, 1)
 
     # Without knowing whom it replaces, it would wait until the heartbeats of the dead one expire.
-    back = rendezvous.ElasticRendezvous(settings, replaces=os.getpid())
+    back = rendezvous.ElasticRendezvous(alone, replaces=os.getpid())
     again = back.next()
     assert (again.number, again.rank, again.world_size) == (1, 0, 1)
     assert back._handler._state_holder.state.expected == 1
     died._handler._state_holder._last_sync_time = -1  # it has read the record a moment ago
     assert died.status(first).over
     back.close()
-    del store
 
 
-def test_a_peer_is_silent_after_the_limit_and_later_on_a_busy_machine(rendezvous):
+def test_a_peer_is_silent_after_the_limit_and_later_on_a_busy_machine():
     def reads(heartbeats, values, *, begin=0.0, every=0.25):
         return [
             heartbeats.silent({"peer": value}, now=begin + every * number)
@@ -77,12 +78,8 @@ def test_a_peer_is_silent_after_the_limit_and_later_on_a_busy_machine(rendezvous
     assert not any(reads(heartbeats, [1, 1, 1], every=60))
 
 
-def test_a_round_that_ends_for_a_silent_worker_does_not_expect_it_again(rendezvous):
-    port = free_port()
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    conf = {"last_call_timeout": "1", "join_timeout": "10"}
-    settings = rendezvous.RendezvousSettings("run", "c10d", f"127.0.0.1:{port}", 2, 4, conf)
-    one, other = (rendezvous.ElasticRendezvous(settings) for _ in range(2))
+def test_a_round_that_ends_for_a_silent_worker_does_not_expect_it_again(settings):
+    one, other = (rendezvous.ElasticRendezvous(settings(2)) for _ in range(2))
     with ThreadPoolExecutor() as threads:
         first = [pending.result() for pending in [threads.submit(worker.next) for worker in (one, other)]]
     assert [now.world_size for now in first] == [2, 2]
@@ -95,4 +92,3 @@ def test_a_round_that_ends_for_a_silent_worker_does_not_expect_it_again(rendezvo
     assert one._handler._state_holder.state.expected == 1
     one.close()
     other._handler._stop_heartbeats()
-    del store

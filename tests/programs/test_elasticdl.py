@@ -215,8 +215,7 @@ def train(folder, **settings):
         write_digits(folder / "records" / f"{part}.npy", count)
     with LocalJob(folder, **job_settings | settings) as job:
         job.flags.append(f"--records={folder / 'train'}")  # a part of a dataset
-        for program in ("master", "server", "worker"):
-            job.start(program)
+        job.start("master", "server", "worker")
         assert job.join("master") == 0, job.everything()
         job.join("worker")
     return job
@@ -227,12 +226,12 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     assert re.search(r"\[INFO\] Loss = \d", trained.log("worker").read_text())
     lines = trained.log("master").read_text()
     assert re.search(r"\[INFO\] Evaluation at step \d+: accuracy = \d", lines)
-    last = trained.events("master", event="eval")[-1]
+    last = trained.events("eval", "master")[-1]
     assert last["images"] == 64 and "correct" not in last, "the metrics are those of eval_metrics_fn"
 
     unused = {"epochs": 0, "init": trained.model_file}
     judged = train(tmp_path / "evaluate", mode="evaluation", **unused)
-    (again,) = judged.events("master", event="eval")
+    (again,) = judged.events("eval", "master")
     assert "[INFO] Evaluation: accuracy = " in judged.log("master").read_text()
     assert {name: again[name] for name in ("accuracy", "loss")} == {
         name: last[name] for name in ("accuracy", "loss")
@@ -240,6 +239,6 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
 
     checkpoints = unused | {"init": tmp_path / "train" / "state"}
     predicted = train(tmp_path / "predict", mode="prediction", **checkpoints)
-    assert predicted.events("master", event="predictions")[0]["images"] == 64
+    assert predicted.events("predictions", "master")[0]["images"] == 64
     predictions = re.findall(r"predicts, by class: \[(.*)\]", predicted.log("worker").read_text())
     assert sum(int(word) for line in predictions for word in line.split(",")) == 64

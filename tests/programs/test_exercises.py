@@ -1,151 +1,137 @@
-"""``kit.check``: each exercise is right with a solution, and tells typical wrong answers what is not yet."""
+"""``kit.check``: the notebooks' solutions are right, and each wrong answer is told what is not yet."""
 
 import json
 import linecache
+import os
 import re
+import sys
 import tempfile
 import textwrap
 import tomllib
 from pathlib import Path
 
+import numpy
+import pandas
 import pytest
+from solutions import CODE
 
 import kitlib as kit
+from kitlib.display.progress import Progress
 from kitlib.errors import BadInput
 from trainyard_kit import exercises
+from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checklist import Checklist, definitions
-
-from .exercise_answers import (
-    BUBBLE,
-    COST,
-    CROSSINGS,
-    EPOCH,
-    EXPOSED,
-    FITS,
-    FORMULA,
-    LORA,
-    OPTIMIZER,
-    REPEATED,
-    RESUME,
-    RESUME_BY_STATEFUL,
-    SAVE,
-    SCALING,
-    STEP,
-)
+from trainyard_kit.exercises.checks import resume
+from trainyard_kit.exercises.checks.dataset import Entries
 
 ROOT = Path(__file__).parents[2]
-AMDAHL = "def amdahl(share, workers):\n    return {}"
-LAW = "1 / (1 - share + share / workers)"
-DATASET = """
-    from pathlib import Path
-    import numpy
-    import torch
-    from PIL import Image
-    from torch.utils.data import Dataset
-
-    class Pictures(Dataset):
-        def __init__(self, root):
-            folders = sorted(each for each in Path(root).iterdir())
-            self.items = []
-            for label, folder in enumerate(folders):
-                self.items += [(path, label) for path in sorted(folder.iterdir())]
-
-        def __len__(self):
-            return len(self.items)
-
-        def __getitem__(self, index):
-            path, label = self.items[index]
-            pixels = torch.from_numpy(numpy.array(Image.open(path).convert("L")))
-            return pixels.unsqueeze(0).float() / 255, label
-"""
-FINISH = """
-    import torch
-
-    def finish(model, correct, rank, path):
-        torch.distributed.all_reduce(correct)
-        if rank == 0:
-            torch.save(model.module.state_dict(), path)
-        return correct
-"""
-ELASTIC = """
-    def train(state, images, rank, world_size, batch):
-        for step in range(state["step"], len(images) // batch):
-            whole = images[step * batch : (step + 1) * batch]
-            yield whole[rank::world_size]
-            state["step"] = step + 1
-"""
-INTERVAL = "def predict(s, m):\n    return (2 * s * m) ** 0.5, (2 * s / m) ** 0.5"
-PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
-FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
-INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
-SOLUTIONS = {
-    "00": AMDAHL.format("1 / (1 - share + share / workers)"),
-    "02": SAVE,
-    "04": DATASET,
-    "05-step": STEP,
-    "06": FINISH,
-    "06-epoch": EPOCH,
-    "08": ELASTIC,
-    "10": OPTIMIZER,
-    "15": EXPOSED,
-    "15-step": FORMULA,
-    "17-fits": FITS,
-    "18": BUBBLE,
-    "19-lora": LORA,
-    "20": COST,
-    "21": REPEATED,
-    "23": RESUME,
-    "23-interval": INTERVAL,
-    "24": SCALING,
-    "25": CROSSINGS,
-}
-ANSWERS = tomllib.loads((ROOT / "tests/programs/wrong_answers.toml").read_text())
-SOLUTIONS |= ANSWERS["solutions"]
+ANSWERS = tomllib.loads(Path(__file__).with_name("exercise_answers.toml").read_text("utf-8"))
 
 
-def written(source):
-    """Execute a cell as a learner's process does; return what is passed to the checks."""
-    namespace = {}
-    text = textwrap.dedent(source)
+def tagged(tag):
+    """Yield the number and the source of each cell of the notebooks with a tag, as a learner finds it."""
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        for part in json.loads(path.read_text())["cells"]:
+            source = "".join(part["source"])
+            if tag in part["metadata"].get("tags", ()) and "kit.check(" in source:
+                yield path.name[:2], source
+
+
+def solutions():
+    """Return the definitions of each solution that is judged without a cluster, by the exercise's number."""
+    texts = [CODE.search(source)[1] for _, source in tagged("solution")]
+    by_number = {re.search(r'kit\.check\("(.+?)"', text)[1]: text for text in texts}
+    return {
+        number: re.split(r"\n.*kit\.check\(", text)[0] + "\n"
+        for number, text in by_number.items()
+        if exercises.load(number).seconds
+    }
+
+
+SOLUTIONS = solutions()
+
+
+def rows(number, source):
+    """Make the checks of an exercise in this process, which executes the cell as a learner's process does."""
+    namespace, text = {"np": numpy}, textwrap.dedent(source)  # which another cell has imported
     linecache.cache["<your cell>"] = (len(text), None, text.splitlines(keepends=True), "<your cell>")
     exec(compile(definitions(text), "<your cell>", "exec"), namespace)
-    return namespace
-
-
-def rows(notebook, source):
-    """Make the checks of an exercise in this process."""
-    exercise = exercises.load(notebook)
-    namespace = written(source)
+    exercise = exercises.load(number)
     (name,) = exercise.takes
-    answer = namespace.get(name) or namespace["Pictures"]
-    return Checklist(tuple(exercise.rows({name: answer})))
+    return Checklist(tuple(exercise.rows({name: namespace.get(name) or namespace["Pictures"]})))
 
 
-def cell(source, monkeypatch):
-    """Execute a cell whose source can be read, as in a notebook."""
-    text = textwrap.dedent(source)
-    name = f"<cell {hash(text)}>"
-    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
-    namespace = {}
-    exec(compile(text, name, "exec"), namespace)
-    return namespace
+def variant(number, old, new):
+    """Make the checks of a solution in which something is replaced, or of another answer."""
+    assert not old or old in SOLUTIONS[number], "nothing was replaced"
+    return rows(number, SOLUTIONS[number].replace(old, new) if old else new)
 
 
-@pytest.mark.parametrize("notebook", SOLUTIONS)
-def test_a_solution_is_right(notebook):
-    checklist = rows(notebook, SOLUTIONS[notebook])
-    assert checklist, checklist
+def advice(checklist, check=""):
+    """Return what is advised by the checks that fail."""
+    return "\n".join(row.advice for row in checklist if row.right is False and check in row.name)
 
 
-@pytest.mark.parametrize(("notebook", "old", "new", "check", "advice"), ANSWERS["rows"])
-def test_a_wrong_answer_is_told_what_to_do(notebook, old, new, check, advice):
-    right = textwrap.dedent(SOLUTIONS[notebook])
-    old = textwrap.dedent(old) if old in right else old
-    source = textwrap.dedent(SOLUTIONS[notebook].replace(old, new))
-    assert source != right, "nothing was replaced"
-    checklist = rows(notebook, source)
-    failed = {row.name: row.advice for row in checklist if row.right is False}
-    assert any(check in name and advice in words for name, words in failed.items()), checklist
+def cell(source, monkeypatch, **names):
+    """Execute a cell whose source can be read, as in a notebook, after cells that have defined names."""
+    name = f"<cell {hash(source)}>"
+    monkeypatch.setitem(linecache.cache, name, (len(source), None, source.splitlines(keepends=True), name))
+    exec(compile(source, name, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("number", SOLUTIONS)
+def test_a_solution_is_right(number):
+    assert (checklist := rows(number, SOLUTIONS[number])), checklist
+
+
+@pytest.mark.parametrize(("number", "old", "new"), ANSWERS["right"])
+def test_an_answer_may_be_right_in_an_unusual_way(number, old, new):
+    assert (checklist := variant(number, old, new)), checklist
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "words", "check"), [(*row, "")[:5] for row in ANSWERS["wrong"]]
+)
+def test_a_wrong_answer_is_told_what_to_do(number, old, new, words, check):
+    checklist = variant(number, old, new)
+    assert words in advice(checklist, check), checklist
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("self.items[index]", "self.items[max(0, index - 1)]", "use its index"),
+        (" / 255", " / 255 * 0.5", "not a byte divided by 255"),
+    ],
+)
+def test_what_follows_from_a_mistake_is_not_called_one_of_its_own(old, new, words):
+    wrong_rows = [row for row in variant("04", old, new) if row.right is False]
+    assert [words in row.advice for row in wrong_rows] == [True], wrong_rows
+
+
+def test_ranks_that_compute_for_ever_are_named(monkeypatch):
+    resume.saved()  # which may take longer
+    monkeypatch.setattr(resume, "SECONDS", 6)
+    checklist = variant("23", "weights, moments = get_state_dict(model, optimizer)", "while True: pass")
+    assert "look for a loop that does not end" in advice(checklist)
+
+
+def test_labels_in_the_order_of_a_file_system_are_refused_though_this_one_sorts(monkeypatch):
+    scandir = os.scandir
+    monkeypatch.setattr(
+        os, "scandir", lambda path: Entries(sorted(scandir(path), key=lambda entry: entry.name))
+    )
+    source = SOLUTIONS["04"].replace("sorted(Path(root).iterdir())", "Path(root).iterdir()")
+    source = source.replace("return len", "self.items.sort()\n        return len")
+    assert "files and folders" in advice(rows("04", source))
+
+
+# The Dockerfile
+
+FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
+INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
+CACHED = INSTRUCTION.replace("--no-cache-dir ", "")
 
 
 def dockerfile(instruction, *, before="COPY trainers/"):
@@ -155,206 +141,72 @@ def dockerfile(instruction, *, before="COPY trainers/"):
 
 
 @pytest.mark.parametrize(
-    ("answer", "check", "advice"),
-    [
-        (dockerfile("RUN TODO"), "one new instruction", "unchanged"),
-        (dockerfile("RUN pipp install einops"), "the shell runs it", "not found"),
-        (dockerfile(f"{INSTRUCTION} einops==0.7.0"), "version is pinned", "0.8.2 and 0.7.0"),
-        (
-            dockerfile(f"{INSTRUCTION} && {INSTRUCTION[4:].replace('0.8.2', '0.7')}"),
-            "version is pinned",
-            "0.7",
-        ),
-        (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.1")), "version is pinned", "0.8.1"),
-        (dockerfile("pip install einops"), "one new instruction", "which instruction does"),
-        (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "the shell runs it", "einops==0.8.2"),
-        (dockerfile(f"RUN pip install {FLAGS} einops"), "version is pinned", "pin it"),
-        (dockerfile("RUN pip install einops==0.8.2"), "keeps its torch", "--constraint"),
-        (dockerfile("RUN pip install einops==0.8.2"), "system's Python", "--break-system-packages"),
-        (dockerfile("RUN pip install einops==0.8.2"), "not stored in the layer", "--no-cache-dir"),
-        (dockerfile(INSTRUCTION, before="ENV"), "does not reinstall it", "before COPY trainers/"),
-        (dockerfile(INSTRUCTION, before="COPY images"), "keeps its torch", "does not exist yet"),
-        (dockerfile("RUN pip install 'einops"), "the shell runs it", "the shell fails"),
-        (dockerfile("RUN pip download einops"), "the shell runs it", "it does not run pip install"),
-        (dockerfile("RUN while true; do :; done"), "the shell runs it", "does not end"),
-        ([INSTRUCTION], "one new instruction", "is missing"),
-        (dockerfile("# RUN pip install einops"), "one new instruction", "0 new instructions"),
-        (None, "one new instruction", "None"),
-    ],
-)
-def test_a_wrong_instruction_is_told_what_to_do(answer, check, advice, monkeypatch):
-    monkeypatch.setattr("trainyard_kit.exercises.checks.dockerfile.SECONDS", 1)
-    checklist = kit.check("03", dockerfile=answer)
-    assert any(check in row.name and advice in row.advice for row in checklist if row.right is False), (
-        checklist
-    )
-
-
-@pytest.mark.parametrize(
     "instruction",
     [
         INSTRUCTION,
         INSTRUCTION.replace("python -m pip", "pip"),
         INSTRUCTION.replace(" /opt", "=/opt"),
         INSTRUCTION.replace("einops==0.8.2", "'einops == 0.8.2'"),
+        INSTRUCTION.replace("einops", "Einops"),
+        INSTRUCTION.replace("install", "--no-input install -q"),
+        INSTRUCTION.replace("--constraint /opt/trainyard/constraints.txt", "--no-deps"),
         f"RUN {json.dumps(INSTRUCTION[4:].split())}",
-        f"RUN --mount=type=cache,target=/root/.cache/pip {INSTRUCTION[4:].replace('--no-cache-dir ', '')}",
+        f"RUN --mount=type=cache,target=/root/.cache/pip {CACHED[4:]}",
         f"RUN <<EOF\nset -e\n{INSTRUCTION[4:]}\nEOF",
         "RUN PIP_NO_CACHE_DIR=1 PIP_BREAK_SYSTEM_PACKAGES=1 "
         "pip install -c/opt/trainyard/constraints.txt einops==0.8.2",
+        f"{CACHED} && pip cache purge",
+        f"{CACHED} && rm -rf /root/.cache/pip",
+        f"{CACHED} && rm -r -f ~/.cache/",
+        CACHED.replace("install", "--no-cache-dir install"),
+        f"RUN echo einops==0.8.2 > r.txt && {INSTRUCTION[4:].replace('einops==0.8.2', '-r r.txt')}",
+        f"RUN /usr/bin/{INSTRUCTION[4:]}",  # which must not run this machine's pip
+        f"RUN bash -c '{INSTRUCTION[4:]}'",
     ],
 )
 def test_an_instruction_may_be_written_in_several_ways(instruction):
-    assert kit.check("03", dockerfile=dockerfile(instruction)), kit.check(
-        "03", dockerfile=dockerfile(instruction)
-    )
+    assert (checklist := kit.check("03", dockerfile=dockerfile(instruction))), checklist
 
 
 @pytest.mark.parametrize(
-    ("answer", "check", "advice"),
+    ("answer", "words"),
     [
-        (re.compile(PATTERN), "a regular expression", "should be a string"),
-        (r"TODO (?P<step>\d+) TODO", "a regular expression", "unchanged"),
-        (PATTERN.replace(r"\[train\]", "[train]"), "validation lines", r"write \[train\]"),
-        (PATTERN.replace(" nll", " | nll"), "loss is", r"write \|"),
-        (PATTERN.replace(r"\[train\]", "[train"), "a regular expression", r"write \["),
-        (r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)", "a regular expression", "one + is enough"),
-        ("TODO", "a regular expression", "missing (?P<step>…) and (?P<loss>…)"),
-        (PATTERN.replace("step", "it"), "a regular expression", "missing (?P<step>…)"),
-        (PATTERN + "(", "a regular expression", "not a regular expression"),
-        (PATTERN.replace("nll ", "loss "), "each training line", "0 of 3"),
-        (r"ep (?P<step>\d+).* nll (?P<loss>\S+)", "step is", "0, 0, 1"),
-        (PATTERN.replace(r"\S+", r"[\d.]+"), "loss is", "1.8412"),
-        (PATTERN.replace(r"\[train\]", ""), "validation lines", "[valid]"),
-        (PATTERN.replace(r"\d+", r"\d{2,3}"), "longer run", "more digits"),
+        (dockerfile("RUN TODO"), "unchanged"),
+        (dockerfile("RUN pipp install einops"), "not found"),
+        (dockerfile(f"{INSTRUCTION} einops==0.7.0"), "0.8.2 and 0.7.0"),
+        (dockerfile(f"{INSTRUCTION} && {INSTRUCTION[4:].replace('0.8.2', '0.7')}"), "0.8.2 and 0.7"),
+        (dockerfile("pip install einops"), "which instruction does"),
+        (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "einops==0.8.2"),
+        (dockerfile(f"RUN pip install {FLAGS} einops"), "pin it"),
+        (dockerfile("RUN pip install einops==0.8.2"), "--constraint"),
+        (dockerfile("RUN pip install einops==0.8.2"), "--break-system-packages"),
+        (dockerfile("RUN pip install einops==0.8.2"), "--no-cache-dir"),
+        (dockerfile(INSTRUCTION, before="ENV"), "before COPY trainers/"),
+        (dockerfile(INSTRUCTION, before="COPY images"), "does not exist yet"),
+        (dockerfile("RUN pip install 'einops"), "the shell fails"),
+        (dockerfile("RUN pip download einops"), "it does not run pip install"),
+        (dockerfile("RUN while true; do :; done"), "does not end"),
+        ([INSTRUCTION], "is missing"),
+        (dockerfile("# RUN pip install einops"), "0 new instructions"),
+        (None, "None"),
+        (dockerfile(f"{INSTRUCTION} || true"), "if pip fails"),
+        (dockerfile(f"{INSTRUCTION}; rm -rf /root/.cache/pip"), "if pip fails"),
+        (dockerfile(INSTRUCTION.replace("install", "install --dry-run")), "with --dry-run"),
+        (dockerfile(INSTRUCTION.replace("install", "install --target=/opt/more")), "with --target"),
+        (dockerfile(f"{INSTRUCTION} && pip uninstall -y einops"), "removes einops again"),
+        (dockerfile(f"{CACHED} && rm -rf /tmp/pip"), "pass --no-cache-dir"),
+        (dockerfile(f"{CACHED} && rm /root/.cache/pip"), "pass --no-cache-dir"),
     ],
 )
-def test_a_wrong_pattern_is_told_what_to_do(answer, check, advice, monkeypatch):
-    exercise = exercises.load("07")
-    monkeypatch.setattr(exercise, "seconds", 2)
-    if advice in ("should be a string", "unchanged", "one + is enough"):  # of the process apart, or before it
-        checklist = kit.check("07", pattern=answer)
-    else:
-        checklist = Checklist(tuple(exercise.rows({"pattern": answer})))
-    assert any(check in row.name and advice in row.advice for row in checklist if row.right is False), (
-        checklist
-    )
+def test_a_wrong_instruction_is_told_what_to_do(answer, words, monkeypatch):
+    monkeypatch.setattr("trainyard_kit.exercises.checks.dockerfile.SECONDS", 1)
+    assert words in advice(checklist := kit.check("03", dockerfile=answer)), checklist
 
 
-@pytest.mark.parametrize("answer", [PATTERN, r"train.*it (?P<step>\d+).*nll (?P<loss>[\d.e+-]+)"])
-def test_a_pattern_may_be_written_in_several_ways(answer):
-    assert kit.check("07", pattern=answer), kit.check("07", pattern=answer)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "def amdahl(share, workers):\n    import numpy\n    return numpy.float32({})",
-        "from fractions import Fraction\ndef amdahl(share, workers):\n    return Fraction({})",
-        "from functools import cache\n@cache\ndef amdahl(share, workers):\n    return {}",
-        "other = lambda share: share; amdahl = lambda share, workers: {}",
-    ],
-)
-def test_a_number_of_any_kind_is_right_and_a_function_however_it_is_written(answer, monkeypatch):
-    amdahl = cell(answer.format("1 / (1 - share + share / workers)"), monkeypatch)["amdahl"]
-    checklist = kit.check("00", amdahl=amdahl)
-    assert checklist, checklist
-
-
-@pytest.mark.parametrize(
-    ("answer", "advice"),
-    [
-        ("{(0.5, 1): 1, (1, 4): 4, (0, 8): 1, (0.9, 10): 5.263, (0.9, 10**6): 10}[share, workers]", "raises"),
-        ("float('nan')", "should be 1"),
-        ("True", "should be a number"),
-        ("'1'", "should be a number"),
-    ],
-)
-def test_a_table_of_the_points_that_are_asked_or_no_number_is_wrong(answer, advice):
-    checklist = rows("00", AMDAHL.format(answer))
-    assert any(advice in row.advice for row in checklist if row.right is False), checklist
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("import torch\n", "import torch\n    from torch import save\n"),
-        (
-            "model.module.state_dict()",
-            "{n.removeprefix('module.'): v for n, v in model.state_dict().items()}",
-        ),
-        ("return correct", "torch.distributed.barrier(); return correct.item()"),
-    ],
-)
-def test_the_end_of_a_training_may_be_written_in_several_ways(old, new):
-    source = FINISH.replace(old, new).replace("torch.save", "save" if "save" in new else "torch.save")
-    assert (checklist := rows("06", source)), checklist
-
-
-IMAGE_FOLDER = """
-    from torchvision.datasets import ImageFolder
-    from torchvision.transforms import v2
-    import torch
-
-    class Pictures(ImageFolder):
-        def __init__(self, root):
-            tensor = [v2.Grayscale(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-            super().__init__(root, transform=v2.Compose(tensor))
-"""
-
-
-def test_torchvisions_image_folder_is_right():
-    assert (checklist := rows("04", IMAGE_FOLDER)), checklist
-
-
-def test_a_class_without_methods_has_a_source(monkeypatch):
-    text = textwrap.dedent(IMAGE_FOLDER).split("    def __init__")[0] + "    extensions = ()\n"
-    checklist = kit.check("04", dataset=cell(text, monkeypatch)["Pictures"])
-    assert [row.right for row in checklist][:2] == [True, True], checklist
-
-
-def test_a_checkpoint_may_be_loaded_in_several_ways_and_a_rank_that_does_not_take_part_is_named(monkeypatch):
-    assert (checklist := rows("23", RESUME_BY_STATEFUL)), checklist
-    monkeypatch.setattr("trainyard_kit.exercises.checks.resume.SECONDS", 6)
-    alone = RESUME.replace(
-        "checkpoint.load(", "__import__('torch').distributed.get_rank() or checkpoint.load("
-    )
-    first, *rest = rows("23", alone)
-    assert "all ranks call" in first.advice
-    assert not any(row.right for row in rest)
-
-
-UNEVEN = """
-    def train(state, images, rank, world_size, batch):
-        for step in range(state["step"], len(images) // batch):
-            whole, n = images[step * batch : (step + 1) * batch], batch // world_size
-            yield whole[rank * n : (rank + 1) * n]
-            state["step"] = step + 1
-"""
-
-
-def test_a_loop_that_loses_the_rest_of_a_division_is_refused_and_arrays_are_images():
-    lost = {row.name: row.advice for row in rows("08", UNEVEN) if row.right is False}
-    assert any("12 // 5 leaves a remainder" in advice for advice in lost.values()), lost
-    for array in ("__import__('numpy').array(images)", "__import__('torch').tensor(images)"):
-        assert (checklist := rows("08", ELASTIC.replace("images[step", f"{array}[step"))), checklist
-
-
-def stubs():
-    """List the number and the source of each notebook's exercise, as a learner finds it."""
-    stub_cells = []
-    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        for part in json.loads(path.read_text())["cells"]:
-            source = "".join(part["source"])
-            if "exercise" in part["metadata"].get("tags", ()) and "kit.check(" in source:
-                stub_cells.append((path.name[:2], source))
-    return stub_cells
-
+# Stubs, and arguments
 
 WITH_MORE = ("01", "03", "05", "22")  # need a cluster or the notebook's imports
-ALONE = [stub for stub in stubs() if "cluster.kubectl" not in stub[1] and stub[0] not in WITH_MORE]
-
-
+ALONE = [row for row in tagged("exercise") if "cluster.kubectl" not in row[1] and row[0] not in WITH_MORE]
 DEALT = {"seed": 1, "nodes": 4}  # by the cell of parameters
 
 
@@ -366,55 +218,18 @@ def test_nothing_of_an_untouched_stub_is_right(notebook, source, monkeypatch):
     assert "unchanged" in first.advice
 
 
-# The process apart
-
-
-def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
-    source = SOLUTIONS["00"] + "\nraise SystemExit('only definitions of a cell are executed')"
-    monkeypatch.setattr("builtins.SystemExit", RuntimeError)
-    with pytest.raises(RuntimeError):
-        cell(source, monkeypatch)
-    amdahl = cell(SOLUTIONS["00"], monkeypatch)["amdahl"]
-    checklist = kit.check("00", amdahl=amdahl)
-    assert checklist, checklist
-    assert repr(checklist).splitlines()[-1] == "6 of 6 checks pass."
-
-
 @pytest.mark.parametrize(
-    ("answer", "advice"),
+    ("number", "answer", "words"),
     [
-        ("while True: pass", "not finished after 2 s of computing"),
-        ("__import__('time').sleep(1000)", "not finished"),
-        ("__import__('os')._exit(7)", "exited with status 7"),
-        ("raise ValueError('no')", "raises ValueError: no"),
-        ("return undefined", "name 'undefined' is not defined"),
+        ("00", None, "write a function"),
+        ("00", "def amdahl(): pass", "write a function"),
+        ("00", len, "write a function"),
+        ("07", re.compile("x"), "should be a string"),
     ],
 )
-def test_code_that_never_returns_or_breaks_the_process_is_named(answer, advice, monkeypatch):
-    monkeypatch.setattr(exercises.load("00"), "seconds", 2 if "not finished" in advice else 20)
-    monkeypatch.setattr("trainyard_kit.exercises.sandbox.WAITING", 3)
-    amdahl = cell(f"def amdahl(share, workers):\n    {answer}", monkeypatch)["amdahl"]
-    first, *rest = kit.check("00", amdahl=amdahl)
-    assert advice in first.advice
-    assert not any(row.right for row in rest)
-
-
-def test_an_answer_leaves_no_temporary_files_even_if_it_ends_the_process(monkeypatch, tmp_path):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # which TMPDIR then sets
-    source = (
-        "def amdahl(share, workers):\n    __import__('tempfile').mkstemp()\n    __import__('os')._exit(7)"
-    )
-    first, *_ = kit.check("00", amdahl=cell(source, monkeypatch)["amdahl"])
-    assert "status 7" in first.advice
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("nonsense", [None, 3.0, "def amdahl(): pass", len])
-def test_what_is_no_function_is_named(nonsense):
-    first, *_ = kit.check("00", amdahl=nonsense)
-    assert first.right is False
-    assert "write" in first.advice
+def test_what_is_no_answer_says_how_one_looks(number, answer, words):
+    (name,) = exercises.load(number).takes
+    assert words in advice(kit.check(number, **{name: answer}))
 
 
 def test_the_arguments_of_a_check_are_named():
@@ -427,3 +242,108 @@ def test_the_arguments_of_a_check_are_named():
 def test_each_notebook_has_an_exercise_to_write():
     numbers = {path.name[:2] for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")}
     assert {key[:2] for key in exercises.EXERCISES} == numbers
+
+
+# The process apart
+
+
+def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
+    source = SOLUTIONS["00"] + "amdahl(0.5, workers)\n"  # only its definitions are executed there
+    amdahl = cell(source, monkeypatch, workers=4)["amdahl"]
+    assert (checklist := kit.check("00", amdahl=amdahl)), checklist
+    assert repr(checklist).splitlines()[-1] == "6 of 6 checks pass."
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "from functools import cache\n@cache\ndef amdahl(share, workers):\n    return {}",
+        "other = lambda share: share; amdahl = lambda share, workers: {}",
+    ],
+)
+def test_a_function_may_be_decorated_or_a_lambda(answer, monkeypatch):
+    amdahl = cell(answer.format("1 / (1 - share + share / workers)"), monkeypatch)["amdahl"]
+    assert (checklist := kit.check("00", amdahl=amdahl)), checklist
+
+
+def test_a_class_without_methods_has_a_source(monkeypatch):
+    text = "from torchvision.datasets import ImageFolder\nclass Pictures(ImageFolder):\n    extensions = ()\n"
+    checklist = kit.check("04", dataset=cell(text, monkeypatch)["Pictures"])
+    assert [row.right for row in checklist][:2] == [True, True], checklist
+
+
+def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(monkeypatch):
+    source = SOLUTIONS["12"].replace(
+        "np.sum(matrices, axis=0)", "pd.DataFrame(np.sum(matrices, SIZE - 2)).values"
+    )
+    cell_names = cell("SIZE = len([1, 2])\n" + source, monkeypatch, np=numpy, pd=pandas)
+    assert (checklist := kit.check("12", accuracies=cell_names["accuracies"])), checklist
+
+
+def test_a_pattern_is_examined_in_a_process_with_a_limit(monkeypatch):
+    monkeypatch.setattr(exercises.load("07"), "seconds", 2)
+    endless = r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)"
+    assert "one + is enough" in advice(kit.check("07", pattern=endless))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("while True: pass", "not finished after 2 s of computing"),
+        ("__import__('time').sleep(1000)", "not finished"),
+        ("__import__('tempfile').mkstemp(); __import__('os')._exit(7)", "exited with status 7"),
+        ("return undefined", "name 'undefined' is not defined"),
+    ],
+)
+def test_code_that_never_returns_or_breaks_the_process_is_named_and_leaves_no_files(
+    answer, words, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which TMPDIR then sets
+    monkeypatch.setattr(exercises.load("00"), "seconds", 2 if "not finished" in words else 20)
+    monkeypatch.setattr("trainyard_kit.exercises.sandbox.WAITING", 3)
+    amdahl = cell(f"def amdahl(share, workers):\n    {answer}", monkeypatch)["amdahl"]
+    first, *rest = kit.check("00", amdahl=amdahl)
+    assert words in first.advice
+    assert not any(row.right for row in rest)
+    assert not list(tmp_path.iterdir())
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [("trainyard_kit.exercises.sandbox.run", "12"), ("trainyard_kit.exercises.checks.ddp.train", "05")],
+)
+def test_an_interrupt_is_one_line_and_not_the_kits_own_frames(place, number, monkeypatch, tmp_path):
+    monkeypatch.setattr(place, interrupt)
+    program = tmp_path / "program.py"
+    program.write_text("print()")
+    answers = {"12": lambda: cell(SOLUTIONS["12"], monkeypatch)["accuracies"], "05": lambda: program}
+    (name,) = exercises.load(number).takes
+    with pytest.raises(KeyboardInterrupt) as caught:
+        kit.check(number, **{name: answers[number]()})
+    (line,) = caught.value._render_traceback_()
+    assert line.splitlines()[0] == "Interrupted: the check was interrupted"
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_line_moves_while_an_answer_is_judged_where_it_can_be_replaced(in_place, monkeypatch, tmp_path):
+    shown = []
+    line = type("Line", (Progress,), {"in_place": in_place, "show": lambda _, text: shown.append(text)})
+    monkeypatch.setattr(sandbox, "progress", line)
+    monkeypatch.setattr(sandbox, "TICK", 0.1)
+    done = tmp_path / "done"
+    program = f"import pathlib, time; pathlib.Path({str(done)!r}).touch(); time.sleep(1)"
+    with sandbox.checking("training") as show:
+        ended, _ = sandbox.run(
+            [sys.executable, "-c", program],
+            seconds=20,
+            folder=str(tmp_path),
+            on_tick=show(lambda: f"{int(done.exists())} of 1 files"),
+        )
+    assert ended == 0
+    assert (shown[0], shown[-1]) == ("training", "training")
+    assert any(text.startswith("1 of 1 files, ") for text in shown) == in_place

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from kitlib.runs import guard
+
+from ..patience import until
 
 # Like torchrun, it starts a rank in a session of its own, which has a child too.
 TREE = """
@@ -55,20 +56,13 @@ def tree(tmp_path):
         )
         kernels.append(kernel)
         files = [tmp_path / f"pid-{depth}" for depth in range(3)]
-        _until(lambda: all(path.exists() and path.read_text() for path in files))
+        until(lambda: all(path.exists() and path.read_text() for path in files))
         return kernel, folder, [int(path.read_text()) for path in files]
 
     yield start
     for kernel in kernels:
         os.killpg(kernel.pid, signal.SIGKILL)
         kernel.wait()
-
-
-def _until(condition):
-    end = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def _runs(pid):
@@ -85,15 +79,15 @@ def test_ranks_end_with_the_kernel_and_their_folder_after_them(how, tree, tmp_pa
         kernel.stdin.close()
     else:
         kernel.send_signal(how)
-    _until(lambda: not any(map(_runs, pids)))
-    _until(lambda: not folder.exists())
+    until(lambda: not any(map(_runs, pids)))
+    until(lambda: not folder.exists())
     assert not (tmp_path / "folder-went-first").exists()
 
 
 def test_ranks_that_ignore_the_signal_are_killed(tree, tmp_path):
     kernel, folder, pids = tree(ignore=True)
     kernel.kill()
-    _until(lambda: not any(map(_runs, pids)) and not folder.exists())
+    until(lambda: not any(map(_runs, pids)) and not folder.exists())
     assert not (tmp_path / "folder-went-first").exists()
 
 

@@ -4,16 +4,10 @@ import pytest
 import torch
 from parameter_server import master
 
-from .parameter_server_job import COUNTING, DEADLINE, LocalJob, free_port
+from .forked import DEADLINE, free_port
+from .parameter_server_job import COUNTING, LocalJob
 
 RECORDS, MINIBATCH, EPOCHS = 400, 4, 2
-
-
-def assert_each_record_counted(job, *, times, count=1.0):
-    weights = torch.load(job.model_file, weights_only=True)["weights"]
-    assert torch.equal(weights["first"], torch.full_like(weights["first"], -times * count))
-    assert torch.equal(weights["second"], weights["first"])
-    return weights
 
 
 @pytest.mark.timeout(400)
@@ -21,77 +15,72 @@ def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epo
     flags = {"epochs": EPOCHS, "minibatch": MINIBATCH, "minibatches_per_task": 10, "step_seconds": 0.02}
     flags |= {"servers": 2, "workers": 2, "checkpoint_steps": 25, "silent_seconds": 1}
     with LocalJob(tmp_path, records=RECORDS, **flags) as job:
-        job.start("master")
-        for index in range(2):
-            job.start("server", index)
-            job.start("worker", index)
-        job.wait_for("worker", "step", index=1, count=2)
-        job.kill("worker", 1)  # in the middle of a task
-        job.start("worker", 2)
-        job.wait_for("server", "checkpoint", index=1)
-        job.kill("server", 1)
-        job.start("server", 1)
-        job.wait_for("master", "restored")
-        job.wait_for("worker", "step", index=2, count=2)
+        job.start("master", "server", "worker", "server-1", "worker-1")
+        job.wait_for_events("step", "worker-1", 2)
+        job.kill("worker-1")  # in the middle of a task
+        job.start("worker-2")
+        job.wait_for_events("checkpoint", "server-1")
+        job.kill("server-1")
+        job.start("server-1")
+        job.wait_for_events("restored", "master")
+        job.wait_for_events("step", "worker-2", 2)
         job.kill("master")  # while tasks are out
         job.start("master")
-        job.wait_for("master", "resume")
-        assert job.join("master") == 0, job.everything()
-        assert [job.join("worker", index) for index in (0, 2)] == [0, 0]
-        assert [job.join("server", index) for index in (0, 1)] == [0, 0]
+        job.wait_for_events("resume", "master")
+        assert {job.join(name) for name in job.processes} == {0}, job.everything()
 
         steps = EPOCHS * RECORDS // MINIBATCH
-        weights = assert_each_record_counted(job, times=EPOCHS)
+        weights = torch.load(job.model_file, weights_only=True)["weights"]
+        assert torch.equal(weights["first"], torch.full_like(weights["first"], -EPOCHS))
+        assert torch.equal(weights["second"], weights["first"])
         assert weights["batches"] == steps
-        assert [job.events("server", index, "end")[-1]["version"] for index in (0, 1)] == [steps, steps]
-        (end,) = job.events("master", event="end")
+        assert [job.events("end", name)[-1]["version"] for name in ("server", "server-1")] == [steps, steps]
+        (end,) = job.events("end", "master")
         assert end["records"] == EPOCHS * RECORDS
-        assert {event["epoch"] for event in job.events("master", event="epoch")} == set(range(EPOCHS))
-        assert job.events("server", 1, "resume")[0]["version"] >= 25
-        assert {event["state"] for event in job.events("master", event="task")} == {"doing", "done", "todo"}
+        assert {event["epoch"] for event in job.events("epoch", "master")} == set(range(EPOCHS))
+        assert job.events("resume", "server-1")[0]["version"] >= 25
+        assert {event["state"] for event in job.events("task", "master")} == {"doing", "done", "todo"}
 
 
 def test_gradients_are_waited_for_and_averaged_and_the_rest_at_the_end_is_not_forgotten(tmp_path):
     flags = {"epochs": 1, "minibatch": 4, "minibatches_per_task": 4, "grads_to_wait": 2, "workers": 2}
     with LocalJob(tmp_path, records=60, lr=1.0, **flags) as job:  # 15 minibatches: one remains
-        for program, index in (("master", 0), ("server", 0), ("worker", 0), ("worker", 1)):
-            job.start(program, index)
+        job.start("master", "server", "worker", "worker-1")
         assert job.join("master") == 0, job.everything()
         weights = torch.load(job.model_file, weights_only=True)["weights"]
         halves = [int((weights["first"] == -rate).sum()) for rate in (0.5, 1.0)]
         assert halves == [56, 4]  # means of two, and one by itself
         assert weights["batches"] == 15
         assert job.join("server") == 0
-        assert job.events("server", event="end")[0]["version"] == 8
+        assert job.events("end", "server")[0]["version"] == 8
 
 
 def test_a_model_file_that_raises_fails_the_job_with_its_traceback(tmp_path):
     model = COUNTING.format(records=60, lr=1.0).replace("return outputs.sum()", "return outputs.summ()")
     with LocalJob(tmp_path, records=60, model=model, workers=1) as job:
-        for program in ("master", "server", "worker"):
-            job.start(program)
+        job.start("master", "server", "worker")
         assert job.join("worker") == 1
         assert job.join("master") == 1
         for program in ("master", "worker"):
-            (failed,) = job.events(program, event="failed")
+            (failed,) = job.events("failed", program)
             assert 'model.py", line' in failed["reason"]
             assert "has no attribute 'summ'" in failed["reason"]
             assert "replica.py" not in failed["reason"]
         job.start("master")
         assert job.join("master") == 1  # it stays failed, and says again why
-        assert "summ" in job.events("master", event="failed")[-1]["reason"]
+        assert "summ" in job.events("failed", "master")[-1]["reason"]
 
 
 def test_of_two_masters_the_newer_goes_on_and_the_older_ends(tmp_path):
     with LocalJob(tmp_path, records=60, workers=1) as job:
         first = job.start("master")
-        job.wait_for("master", "start")
+        job.wait_for_events("start", "master")
         job.flags = [flag for flag in job.flags if not flag.startswith("--port")]
         job.flags.append(f"--port={free_port()}")
-        second = job.start("master", 1)
+        second = job.start("master-1")
         first.join(DEADLINE)
         assert first.exitcode == 3
-        assert "begun state 2" in job.events("master", event="superseded")[0]["reason"]
+        assert "begun state 2" in job.events("superseded", "master")[0]["reason"]
         assert second.is_alive()
 
 

@@ -1,13 +1,12 @@
 """A container's first process, and the program that it starts as a child."""
 
-import os
+import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from .parameter_server_job import TRAINERS
+from .forked import TRAINERS
 
 PROGRAM = """
 import atexit, sys, types
@@ -24,7 +23,6 @@ print("working", sys.argv[1:])
 @pytest.mark.parametrize(
     ("ending", "code", "output"),
     [
-        ("", 0, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit(3)", 3, ""),
         ("sys.exit('no records')", 1, "no records\n"),
@@ -35,18 +33,11 @@ print("working", sys.argv[1:])
 def test_its_status_and_output_are_the_programs_own(tmp_path, ending, code, output):
     package = tmp_path / "parameter_server"
     package.mkdir()
-    (package / "__init__.py").touch()
-    supervise = Path(TRAINERS) / "parameter_server" / "supervise.py"
-    (package / "supervise.py").write_text(supervise.read_text())
+    for name in ("__init__.py", "supervise.py"):
+        shutil.copy(TRAINERS / "parameter_server" / name, package)
     (package / "worker.py").write_text(PROGRAM + ending)
-    done = subprocess.run(
-        [sys.executable, "-m", "parameter_server.supervise", "worker", "--index=1"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "parameter_server.supervise", "worker", "--index=1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code
     assert done.stderr.endswith(output)
     if "SIGKILL" not in ending:

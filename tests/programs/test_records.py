@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,30 +9,13 @@ import pytest
 from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def prepare(tmp_path):
-    """Run the program on a volume of this test; return what it said last, and its status."""
-
-    def run(name, *flags):
-        command = [
-            sys.executable,
-            str(ROOT / "programs" / "dataset" / "prepare_dataset.py"),
-            name,
-            f"--root={tmp_path}",
-        ]
-        done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
-        return json.loads(done.stdout.splitlines()[-1]), done.returncode
-
-    return run
+from .forked import TRAINERS
 
 
 @pytest.fixture
 def reader():
     """The class that reads them, as the parameter server's programs have it."""
-    path = ROOT / "trainers" / "parameter_server" / "records.py"
+    path = TRAINERS / "parameter_server" / "records.py"
     spec = importlib.util.spec_from_file_location("records_of_the_parameter_server", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -47,8 +27,8 @@ def pixels(path):
 
 
 def test_records_have_the_label_and_the_pixels_of_each_image_in_order(prepare, reader, tmp_path):
-    output, status = prepare("mnist", "--source=synthetic", "--limit=120", "--records")
-    assert (status, output["records"]) == (0, {"train": 120, "test": 20})
+    events, error = prepare("mnist", "--source=synthetic", "--limit=120", "--records")
+    assert (error, events[-1]["records"]) == ("", {"train": 120, "test": 20})
     raw = tmp_path / "mnist" / "MNIST" / "raw"
     for part, start in (("train", "train"), ("test", "t10k")):
         records = reader(tmp_path / "mnist" / "records" / f"{part}.npy")
@@ -62,19 +42,19 @@ def test_records_have_the_label_and_the_pixels_of_each_image_in_order(prepare, r
 
 
 def test_a_dataset_that_is_there_gets_its_records_and_keeps_its_images(prepare, tmp_path):
-    before, _ = prepare("digits")
+    (*_, before), _ = prepare("digits")
     place = tmp_path / "digits"
     assert "records" not in before
     left = place / ".records-of-one-that-was-killed"
     left.mkdir()
     images = (place / "digits.csv.gz").stat()
-    after, _ = prepare("digits", "--records")
+    (*_, after), _ = prepare("digits", "--records")
     assert after["records"] == {"train": after["train_images"], "test": after["test_images"]}
     assert json.loads((place / "dataset.json").read_text())["records"] == after["records"]
     assert (place / "digits.csv.gz").stat().st_mtime_ns == images.st_mtime_ns
     assert not left.exists()
     inode = (place / "records" / "train.npy").stat().st_ino
-    again, _ = prepare("digits", "--records")
+    (*_, again), _ = prepare("digits", "--records")
     assert again["records"] == after["records"]
     assert (place / "records" / "train.npy").stat().st_ino == inode, "they are not made twice"
 
@@ -87,9 +67,9 @@ def test_records_of_cifar10_are_its_batches_one_after_the_other(prepare, reader,
 
 
 def test_images_of_many_sizes_make_no_records(prepare):
-    output, status = prepare("tiny-imagenet-200", "--source=synthetic", "--limit=10", "--records")
-    assert (status, output["event"]) == (1, "error")
-    assert "digits, mnist, cifar10 can" in output["message"]
+    events, error = prepare("tiny-imagenet-200", "--source=synthetic", "--limit=10", "--records")
+    assert events[-1]["event"] == "error"
+    assert "digits, mnist, cifar10 can" in error
     with pytest.raises(BadInput, match="cannot be converted to records"):
         DatasetJob("tiny-imagenet-200", volume="shared", records=True)
 

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from .test_container_images import docker as run_docker
+from .test_container_images import with_engine
+
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "images" / "trainer"
 PROGRAMS = ("sh", "grep", "cat")
@@ -25,19 +28,11 @@ esac
 """
 
 
-def _unavailable():
-    if not shutil.which("docker"):
-        return "there is no docker: apt-get install docker.io, and start dockerd"
-    done = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else "docker does not answer: start dockerd"
+pytestmark = with_engine
 
 
-WHY_NOT = _unavailable()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
-
-
-def docker(*words, **options):
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False, **options)
+def docker(*words):
+    done = run_docker(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -64,26 +59,16 @@ def base():
 
 def test_the_image_keeps_the_bases_torch_and_gets_what_the_trainers_declare(base):
     trainer_tag = base.replace(":base", ":trainer")
-    docker(
-        "build",
-        "--network=none",
-        f"--build-arg=BASE={base}",
-        f"--file={IMAGES / 'Dockerfile'}",
-        f"--tag={trainer_tag}",
-        ROOT,
-    )
+    flags = f"--build-arg=BASE={base}", f"--file={IMAGES / 'Dockerfile'}", f"--tag={trainer_tag}"
+    docker("build", "--network=none", *flags, ROOT)
     try:
-        script = (
-            "cat /asked /opt/trainyard/constraints.txt /opt/trainyard/requirements.txt trainers/digits_ddp.py"
-        )
-        shown = docker("run", "--rm", "--network=none", trainer_tag, "sh", "-c", script)
+        paths = "/asked /opt/trainyard/constraints.txt /opt/trainyard/requirements.txt trainers/digits_ddp.py"
+        shown = docker("run", "--rm", "--network=none", trainer_tag, "sh", "-c", f"cat {paths}")
     finally:
         docker("rmi", "--force", trainer_tag)
     version, *rest = shown.splitlines()
     assert version.startswith("-m pip install --break-system-packages")
-    assert (
-        "--constraint /opt/trainyard/constraints.txt --requirement /opt/trainyard/requirements.txt" in version
-    )
+    assert "--constraint /opt/trainyard/constraints.txt --requirement /opt/trainyard/requirements" in version
     assert rest[:2] == ["torch==2.15.0+cu132", "torchvision==0.29.2+cu132"]
     after = (IMAGES / "requirements.txt").read_text() + (ROOT / "trainers" / "digits_ddp.py").read_text()
     assert "\n".join(rest[2:]) == after.rstrip("\n")

@@ -2,70 +2,37 @@
 
 import ast
 import json
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from ..rows import slow
-from .forked import Program
-from .small_data import of_kind, rank_lines, write_mnist
+from .forked import TRAINERS
+from .small_data import load_trainer, of_kind, rank_events, rank_lines, read_events, write_mnist
 
-ROOT = Path(__file__).parents[2]
-TRAINERS = ROOT / "trainers"
-DDP = TRAINERS / "digits_ddp.py"
+ddp = load_trainer("digits_ddp")
 
 
-@pytest.fixture(scope="module")
-def ddp():
-    """The trainer as a module; importing it does nothing."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("digits_ddp", DDP)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def train(name, *flags, **environment):
-    """Run a trainer alone to its end and return its lines with the events among them."""
-    clean = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
-    clean["OMP_NUM_THREADS"] = "1"
-    program = Program(TRAINERS / name, *flags, environment=clean | environment)
-    lines = program.communicate(timeout=240)[0].splitlines()
-    assert program.returncode == 0, lines
-    return lines, read_events(lines)
-
-
-def read_events(lines):
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-@pytest.mark.parametrize("path", sorted(TRAINERS.glob("*.py")), ids=lambda path: path.stem)
-def test_a_trainer_knows_nothing_of_the_kit_and_says_how_to_start_it(path):
-    text = path.read_text()
-    tree = ast.parse(text)
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not any(name.split(".")[0] in {"kitlib", "localkube"} for name in names)
-    imported_by_others = "# /// script" not in text
-    assert imported_by_others or f"trainers/{path.name}" in ast.get_docstring(tree)
+def test_a_trainer_says_how_to_start_it():
+    programs = [path for path in TRAINERS.glob("*.py") if "# /// script" in path.read_text()]
+    docstrings = {path.name: ast.get_docstring(ast.parse(path.read_text())) for path in programs}
+    assert all(f"trainers/{name}" in text for name, text in docstrings.items()), docstrings.keys()
 
 
 NO_CUDA = "torch finds no CUDA device: training on CPU with gloo"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device here")
-def test_a_pod_with_gpus_in_which_torch_finds_none_says_that_it_trains_on_the_cpu():
-    lines, events = train(DDP.name, "--epochs=1", TRAINYARD_GPUS="1")
-    assert NO_CUDA in "\n".join(lines)
-    assert (events[0]["device"], events[0]["backend"]) == ("cpu", "gloo")
+def test_a_pod_with_gpus_in_which_torch_finds_none_says_that_it_trains_on_the_cpu(monkeypatch, run_trainer):
+    monkeypatch.setenv("TRAINYARD_GPUS", "1")
+    start, *_ = run_trainer(ddp, "--epochs=1")
+    assert any(NO_CUDA in line for line in run_trainer.lines)
+    assert (start["device"], start["backend"]) == ("cpu", "gloo")
 
 
-def test_the_digits_are_those_of_scikit_learn(ddp):
+def test_the_digits_are_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
     images, labels = ddp.read_digits()
@@ -73,7 +40,7 @@ def test_the_digits_are_those_of_scikit_learn(ddp):
     assert np.array_equal(labels, load_digits().target)
 
 
-def test_the_test_set_is_a_fifth_and_shares_no_image_with_the_training_set(ddp):
+def test_the_test_set_is_a_fifth_and_shares_no_image_with_the_training_set():
     images = np.arange(1797, dtype=np.float32).reshape(-1, 1, 1)
     training, test = ddp.split(images, np.zeros(1797, dtype=np.int64), 0)
     ids = [set(part.tensors[0].flatten().tolist()) for part in (training, test)]
@@ -82,51 +49,42 @@ def test_the_test_set_is_a_fifth_and_shares_no_image_with_the_training_set(ddp):
     assert len(ids[0] | ids[1]) == 1797
 
 
-def test_the_split_depends_on_the_seed_alone(ddp):
+def test_the_split_depends_on_the_seed_alone():
     arrays = ddp.read_digits()
     first, again, other_seed = (ddp.split(*arrays, seed)[1].tensors[1] for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other_seed)
 
 
-@pytest.mark.timeout(250)
-@pytest.mark.parametrize("name", ["digits_ddp.py", *slow("digits_single.py")])
-def test_one_process_without_torchrun_reads_the_digits(name):
-    lines, events = train(name)
-    assert NO_CUDA not in "\n".join(lines), "it has no GPUs"
+@pytest.mark.parametrize("name", ["digits_ddp", *slow("digits_single")])
+def test_one_process_without_torchrun_reads_the_digits(name, run_trainer):
+    events = run_trainer(load_trainer(name))
+    assert not any(NO_CUDA in line for line in run_trainer.lines), "it has no GPUs"
     kinds = [event["event"] for event in events]
     assert kinds[0] == "start"
     assert kinds[-2:] == ["eval", "end"]
     assert kinds.count("epoch") == 10
     assert all({"event", "time", "rank", "world_size"} <= set(event) for event in events)
-    assert events[-2]["accuracy"] >= 0.97
-    if name == "digits_ddp.py":
-        check_sample(events[-2])
-
-
-def check_sample(evaluation):
-    """Check that the pictures of a sample can be drawn, and that it fits on a line of a log."""
-    assert len(evaluation["sample"]) == 16
-    for digit in evaluation["sample"]:
-        assert np.array(digit["pixels"]).shape == (8, 8)
-        assert 0 <= np.min(digit["pixels"]) <= np.max(digit["pixels"]) <= 15
-        assert digit["label"] in range(10)
-        assert digit["prediction"] in range(10)
-    assert len(json.dumps(evaluation)) < 8192
+    evaluation = events[-2]
+    assert evaluation["accuracy"] >= 0.97
+    if name == "digits_ddp":  # the pictures of its sample can be drawn, and fit on a line of a log
+        assert len(evaluation["sample"]) == 16
+        for digit in evaluation["sample"]:
+            assert np.array(digit["pixels"]).shape == (8, 8)
+            assert 0 <= np.min(digit["pixels"]) <= np.max(digit["pixels"]) <= 15
+            assert {digit["label"], digit["prediction"]} <= set(range(10))
+        assert len(json.dumps(evaluation)) < 8192
 
 
 @pytest.mark.timeout(250)
 def test_two_ranks_count_every_test_image_once():
-    events = read_events(rank_lines(2, "digits_ddp", "--epochs", "1", "--log-every", "1"))
-    (evaluation,) = [event for event in events if event["event"] == "eval"]
-    assert evaluation["images"] == 360
-    assert evaluation["rank"] == 0
+    events = rank_events(2, "digits_ddp", "--epochs=1", "--log-every=1")
+    (evaluation,) = of_kind(events, "eval")
+    assert (evaluation["images"], evaluation["rank"]) == (360, 0)
     assert evaluation["accuracy"] == pytest.approx(evaluation["correct"] / 360, abs=1e-4)
-    assert {event["rank"] for event in events if event["event"] == "end"} == {0, 1}
+    assert {event["rank"] for event in of_kind(events, "end")} == {0, 1}
     steps = sorted((event["step"], event["rank"]) for event in of_kind(events, "step"))
-    assert steps == [(step, rank) for step in range(23) for rank in range(2)], (
-        "as many as one rank would take"
-    )
+    assert steps == [(step, rank) for step in range(23) for rank in range(2)], "as many as one rank's"
 
 
 @pytest.mark.slow
@@ -136,7 +94,7 @@ def test_over_a_slow_link_accumulation_is_a_larger_batch_and_all_methods_learn_w
     losses, exchanges = {}, {}
     for method, (batches, size) in cases.items():
         flags = [f"--method={method}", f"--batches={batches}", f"--batch-size={size}"]
-        events = read_events(rank_lines(2, "digits_slow_link", *flags))
+        events = rank_events(2, "digits_slow_link", *flags)
         (losses[method],) = [event["loss"] for event in of_kind(events, "eval")]
         steps = [event for event in of_kind(events, "step") if event["rank"] == 0]
         exchanges[method] = sum(event["exchange"] for event in steps), len(steps)
@@ -154,14 +112,12 @@ def test_lines_for_people_are_one_write_each_so_that_those_of_ranks_do_not_mix(n
     assert all("this pod has GPUs" in line for line in lines if "print(" in line)
 
 
-def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
+def test_mnist_is_read_from_its_own_files(tmp_path):
     from torchvision.datasets import MNIST
 
     folder = write_mnist(tmp_path / "mnist")
     train, test = ddp.read_mnist(folder)
-    for dataset, reference in zip(
-        (train, test), (MNIST(folder, train=True), MNIST(folder, train=False)), strict=True
-    ):
+    for dataset, reference in ((train, MNIST(folder, train=True)), (test, MNIST(folder, train=False))):
         images, labels = dataset.tensors
         assert torch.equal(labels, reference.targets)
         assert torch.allclose(images, reference.data.float().unsqueeze(1) / 255, atol=1e-6)
@@ -173,7 +129,7 @@ def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
 def test_one_epoch_trains_the_published_network_on_two_ranks_with_the_batch_of_each(tmp_path):
     data = write_mnist(tmp_path / "mnist", train=1000)
     flags = ["--dataset=mnist", f"--data-dir={data}", "--epochs=1", "--batch-size=16"]
-    events = read_events(rank_lines(2, "digits_ddp", *flags))
+    events = rank_events(2, "digits_ddp", *flags)
     (evaluation,) = of_kind(events, "eval")
     assert evaluation["images"] == 50
     assert evaluation["accuracy"] >= 0.9
@@ -185,23 +141,14 @@ def test_one_epoch_trains_the_published_network_on_two_ranks_with_the_batch_of_e
     assert len(json.dumps(evaluation)) < 16384
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (
-            lambda folder: (folder / "dataset.json").unlink(),
-            r'no dataset\.json.*kit\.prepare_dataset\("mnist"',
-        ),
-        (lambda folder: next(folder.rglob("t10k-i*")).write_bytes(b"half"), "t10k-images.*cannot be read"),
-    ],
-    ids=["incomplete", "torn"],
-)
-def test_mnist_that_is_not_whole_is_a_clear_error(ddp, damage, words, tmp_path):
+def test_mnist_that_is_not_whole_is_a_clear_error(tmp_path):
     folder = write_mnist(tmp_path / "mnist")
-    damage(folder)
-    with pytest.raises(SystemExit, match=words):
-        ddp.describe(folder)
+    next(folder.rglob("t10k-i*")).write_bytes(b"half")
+    with pytest.raises(SystemExit, match="t10k-images.*cannot be read"):
         ddp.read_mnist(folder)
+    (folder / "dataset.json").unlink()
+    with pytest.raises(SystemExit, match=r'no dataset\.json.*kit\.prepare_dataset\("mnist"'):
+        ddp.describe(folder)
 
 
 @pytest.mark.slow

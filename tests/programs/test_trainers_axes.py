@@ -1,20 +1,13 @@
 """Two axes: on each mesh the losses of one rank, a part of the weights, and the bytes that formulas say."""
 
-import json
-
 import pytest
 
-from .small_data import load_trainer, of_kind, rank_lines
+from .small_data import load_trainer, of_kind, rank_events
 
 WIDTH, HIDDEN, BLOCKS, CLASSES = 64, 256, 4, 10
 UP, DOWN, HEAD = (WIDTH + 1) * HIDDEN, (HIDDEN + 1) * WIDTH, (WIDTH + 1) * CLASSES
 ALL = BLOCKS * (UP + DOWN) + HEAD
 SHARE = 4 * 64 * WIDTH  # bytes of a block's result for all 64 images
-
-
-def train(ranks, *flags):
-    """Train on some ranks; return the events of all."""
-    return [json.loads(line) for line in rank_lines(ranks, "axes", "--steps=4", *flags)]
 
 
 def losses(events):
@@ -26,7 +19,7 @@ def losses(events):
 
 @pytest.fixture(scope="module")
 def single():
-    return train(1)
+    return rank_events(1, "axes", "--steps=4")
 
 
 @pytest.mark.timeout(600)
@@ -49,7 +42,7 @@ def single():
 def test_a_mesh_has_the_losses_of_one_rank_and_each_rank_its_part(
     ranks, flags, parameters, gradients, single
 ):
-    events = train(ranks, *flags)
+    events = rank_events(ranks, "axes", "--steps=4", *flags)
     assert losses(events) == pytest.approx(losses(single), abs=2e-3)
     by_rank = sorted(of_kind(events, "start"), key=lambda event: event["rank"])
     assert [event["held"] for event in by_rank] == parameters

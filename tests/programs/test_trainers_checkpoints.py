@@ -1,18 +1,17 @@
 """Checkpoints of the elastic trainers: whole or not there, written aside, and only those of this run."""
 
+import multiprocessing
 import os
 import resource
+import signal
 import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 
+import checkpoints
 import pytest
 import torch
 
-from .small_data import TRAINERS, load_trainer
-
-checkpoints = load_trainer("checkpoints")
 CheckpointError = checkpoints.CheckpointError
 WEIGHTS = torch.full((10,), 30.0).numpy().tobytes()
 RUN = {"model": "mlp", "lr": 0.1, "seed": 0}
@@ -115,15 +114,10 @@ def test_a_file_that_is_not_whole_is_passed_over_named_and_put_out_of_the_way(da
     assert loaded.state["model"]["weight"][0] == 10
     saved(tmp_path, steps=(30,))
     assert names(tmp_path) == [f"broken-{newest}", older, newest], "it does not push out a whole one"
-
-
-def test_when_none_is_whole_all_are_named(tmp_path):
-    logs = saved(tmp_path)
-    for path in tmp_path.iterdir():
-        path.write_bytes(b"nothing")
-    loaded = checkpoints.Checkpoints(tmp_path, RUN).load()
-    assert loaded.state is None
-    assert loaded.broken == (logs[2]["file"], logs[1]["file"])
+    for name in (older, newest):
+        (tmp_path / name).write_bytes(b"nothing")
+    none = checkpoints.Checkpoints(tmp_path, RUN).load()
+    assert (none.state, none.broken) == (None, (newest, older))
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
@@ -134,28 +128,31 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
     assert len(names(tmp_path)) == 2, "nothing is thrown away"
 
 
-@pytest.mark.parametrize("content", [{"format": checkpoints.FORMAT + 1}, {"weights": 1}, ["a list"]])
-def test_a_checkpoint_of_a_newer_kit_or_of_something_else_is_refused(content, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"format": checkpoints.FORMAT + 1}, "has format .* reads up to 1: use the trainer that wrote it"),
+        (["a list"], "has format .* reads up to 1: use the trainer that wrote it"),
+        ({"format": 1, "run": subprocess.Popen}, "complete, but not a checkpoint that this trainer reads"),
+    ],
+    ids=["newer", "other", "code"],
+)
+def test_a_checkpoint_of_a_newer_kit_or_something_else_is_refused(content, words, tmp_path):
     torch.save(content, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(CheckpointError, match=r"has format .* reads up to 1: use the trainer that wrote it"):
+    with pytest.raises(CheckpointError, match=words):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 
-def test_a_file_that_would_run_code_is_refused(tmp_path):
-    torch.save({"format": 1, "run": subprocess.Popen}, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(CheckpointError, match="complete, but not a checkpoint that this trainer reads"):
-        checkpoints.Checkpoints(tmp_path, RUN).load()
+def die_while_writing(folder):
+    checkpoints.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    checkpoints.write(folder / "epoch-0000-step-00000009.pt", {"format": 1})
 
 
 def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_next(tmp_path):
-    program = (
-        "import os, signal, sys, torch; from pathlib import Path; import checkpoints\n"
-        "checkpoints.os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "checkpoints.write(Path(sys.argv[1]) / 'epoch-0000-step-00000009.pt', {'format': 1})\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(TRAINERS)}, timeout=120, check=False)
-    assert done.returncode == -9
+    process = multiprocessing.get_context("fork").Process(target=die_while_writing, args=(tmp_path,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
     (left,) = names(tmp_path)
     assert left.startswith(".epoch-0000-step-00000009.pt.")
     assert checkpoints.Checkpoints(tmp_path, RUN).load() == checkpoints.LoadedCheckpoint(None, "", ())

@@ -3,7 +3,6 @@
 import ast
 import base64
 import io
-import json
 import pickle
 import re
 
@@ -12,7 +11,16 @@ import pytest
 import torch
 from PIL import Image
 
-from .small_data import CLASSES, TRAINERS, load_trainer, of_kind, start_ranks, write_cifar10
+from .forked import TRAINERS
+from .small_data import (
+    CLASSES,
+    load_trainer,
+    of_kind,
+    rank_events,
+    rank_lines,
+    read_events,
+    write_cifar10,
+)
 
 # What each rung of the ladder changes; all else that two neighbours have in common is the same text.
 LESSONS = {
@@ -168,13 +176,11 @@ def test_every_model_trains_and_also_without_what_makes_it_fast(model, off, data
 def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data, run_trainer, tmp_path):
     saved = tmp_path / "model.pt"
     flags = ["--data-dir", str(data), "--epochs", "2", "--batch-size", "20", "--log-every", "1"]
-    ranks = start_ranks(2, "cifar10_ddp", *flags, "--model-file", str(saved))
-    outputs = [rank.communicate(timeout=110)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    events = [json.loads(line) for line in "".join(outputs).splitlines() if line.startswith("{")]
+    lines = rank_lines(2, "cifar10_ddp", *flags, "--model-file", str(saved))
+    events = read_events(lines)
     published = ("reading .*/cifar-10-batches-py/", r"\[1,     5\] loss: \d\.\d{3}", "Finished Training")
     for words in (*published, f"saving model: {saved}"):
-        assert len(re.findall(f"^{words}$", "".join(outputs), re.MULTILINE)) == 2 - words.startswith("saving")
+        assert len([line for line in lines if re.fullmatch(words, line)]) == 2 - words.startswith("saving")
     steps = {(event["rank"], event["steps"]) for event in of_kind(events, "epoch")}
     assert steps == {(0, 5), (1, 5)}, "not ten"
     assert {event["lr"] for event in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
@@ -185,8 +191,7 @@ def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data
     assert result["rank"] == 0
     assert torch.load(saved, weights_only=True)["classes"] == CLASSES
     flags = ["--data-dir", str(data), "--model-file", str(saved)]
-    outputs = [rank.communicate(timeout=110)[0] for rank in start_ranks(2, "evaluate", *flags)]
-    events = [json.loads(line) for line in "".join(outputs).splitlines() if line.startswith("{")]
+    events = rank_events(2, "evaluate", *flags)
     (together,), (alone,) = of_kind(events, "eval"), of_kind(run_trainer(test_job, *flags), "eval")
     shares = sorted((share["rank"], share["images"]) for share in of_kind(events, "share"))
     assert shares == [(0, 25), (1, 25)]

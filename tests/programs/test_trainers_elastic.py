@@ -11,56 +11,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .small_data import TRAINERS, load_trainer, of_kind, write_folders
+from .forked import TRAINERS
+from .small_data import load_trainer, of_kind, write_folders
 
 EXACT = 1e-9
 IMAGES = 1437  # of the digits to train on
 
 
-@pytest.fixture(scope="module", autouse=True)
-def beside():
-    """What lies beside the trainers can be imported, as it can where they are started."""
-    sys.path.insert(0, str(TRAINERS))
-    yield
-    sys.path.remove(str(TRAINERS))
-
-
-@pytest.fixture(scope="module")
-def digits(beside):
-    return load_trainer("digits_elastic")
-
-
-@pytest.fixture(scope="module")
-def tiny(beside):
-    return load_trainer("tiny_imagenet_elastic")
+digits, tiny = load_trainer("digits_elastic"), load_trainer("tiny_imagenet_elastic")
 
 
 def steps_by_number(events: list[dict]) -> dict[int, tuple[float, int]]:
-    """Return loss and number of samples of each step; who tells of one twice must tell the same.
-
-    Example:
-        >>> steps_by_number([{"event": "step", "step": 0, "loss": 2.5, "samples": 64}])
-        {0: (2.5, 64)}
-    """
+    """Return loss and number of samples of each step; who reports one twice must report the same."""
     steps: dict[int, tuple[float, int]] = {}
-    for event in events:
-        if event["event"] == "step":
-            loss, samples = steps.setdefault(event["step"], (event["loss"], event["samples"]))
-            assert abs(loss - event["loss"]) <= 1e-9, f"step {event['step']} had two results"
-            assert samples == event["samples"]
+    for event in of_kind(events, "step"):
+        loss, samples = steps.setdefault(event["step"], (event["loss"], event["samples"]))
+        assert abs(loss - event["loss"]) <= EXACT, f"step {event['step']} had two results"
+        assert samples == event["samples"]
     return steps
 
 
-# Accounting -------------------------------------------------------------------------------------------------
+# Accounting
 
 worlds = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 7), st.booleans()), max_size=30)
 
 
 @settings(deadline=None, max_examples=200)
 @given(images=st.integers(1, 97), batch=st.integers(1, 40), seed=st.integers(0, 9), worlds=worlds)
-def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
-    digits, images, batch, seed, worlds
-):
+def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(images, batch, seed, worlds):
     """A world lasts for some steps; then a rank is lost, in the middle of a step or at its end."""
     per_epoch, epochs = -(-images // batch), 2
     counted = [[] for _ in range(epochs)]
@@ -90,7 +68,7 @@ def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
 
 @settings(deadline=None, max_examples=50)
 @given(images=st.integers(1, 60), cut=st.integers(0, 60), epoch=st.integers(0, 5))
-def test_how_an_image_is_cropped_does_not_depend_on_the_rank_that_does_it(tiny, images, cut, epoch):
+def test_how_an_image_is_cropped_does_not_depend_on_the_rank_that_does_it(images, cut, epoch):
     pixels = torch.randint(0, 256, (images, 8, 8, 3), dtype=torch.uint8)
     shifts = tiny.draw_augmentation(epoch, images=images, seed=3)
     chosen = torch.randperm(images)
@@ -101,11 +79,11 @@ def test_how_an_image_is_cropped_does_not_depend_on_the_rank_that_does_it(tiny, 
         assert not torch.equal(shifts, tiny.draw_augmentation(epoch + 1, images=images, seed=3))
 
 
-# Trainers alone ---------------------------------------------------------------------------------------------
+# Trainers alone
 
 
 @pytest.mark.parametrize("first", [torch.float32, torch.bfloat16])
-def test_gradients_of_two_types_are_averaged_in_one_step(digits, first):
+def test_gradients_of_two_types_are_averaged_in_one_step(first):
     worker, kinds = digits.elastic.Worker(), (first, torch.float64)
     worker.world_size = 2  # in a group of one process, where a sum is what that one has
     model = torch.nn.ModuleList(torch.nn.Linear(1, 1, dtype=kind) for kind in kinds)
@@ -120,9 +98,7 @@ def test_gradients_of_two_types_are_averaged_in_one_step(digits, first):
     assert {parameter.grad.item() for parameter in model.parameters()} == {2.0}
 
 
-def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
-    digits, run_trainer, tmp_path, monkeypatch
-):
+def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(run_trainer, tmp_path, monkeypatch):
     flags = ["--float64", "--epochs=4", "--log-every=1"]
     whole = run_trainer(digits, *flags, "--epochs=4")
     assert of_kind(whole, "eval")[0]["accuracy"] >= 0.9
@@ -156,7 +132,7 @@ def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
 
 
 def test_a_checkpoint_of_other_values_ends_it_with_a_word_and_a_status_for_the_launcher(
-    digits, run_trainer, tmp_path, capsys
+    run_trainer, tmp_path, capsys
 ):
     flags = ["--epochs=1", f"--checkpoint-dir={tmp_path}"]
     run_trainer(digits, *flags)
@@ -167,7 +143,7 @@ def test_a_checkpoint_of_other_values_ends_it_with_a_word_and_a_status_for_the_l
 
 
 @pytest.mark.slow
-def test_the_large_one_learns_and_the_test_job_reads_its_model(tiny, run_trainer, tmp_path):
+def test_the_large_one_learns_and_the_test_job_reads_its_model(run_trainer, tmp_path):
     data, saved = write_folders(tmp_path), tmp_path / "model.pt"
     flags = ["--data-dir", data, "--epochs", 2, "--global-batch-size", 8, "--model-file", saved]
     (result,) = of_kind(run_trainer(tiny, *flags), "eval")
@@ -177,12 +153,12 @@ def test_the_large_one_learns_and_the_test_job_reads_its_model(tiny, run_trainer
     assert tested["accuracy"] == result["accuracy"]
 
 
-# Ranks that come and go -------------------------------------------------------------------------------------
+# Ranks that come and go
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_trainer, tmp_path):
+def test_under_stock_torchrun_all_start_again_from_the_checkpoint(run_trainer, tmp_path):
     same = ["--float64", "--epochs=6", "--log-every=1"]
     reference = steps_by_number(run_trainer(digits, *same))
     same += [f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--checkpoint-every=7", "--step-seconds=0.02"]

@@ -1,11 +1,9 @@
 """The trainer that splits its model over the ranks: the weights of DDP, less memory, and checkpoints."""
 
-import json
-
 import pytest
 import torch
 
-from .small_data import load_trainer, of_kind, rank_lines, write_cifar10
+from .small_data import load_trainer, of_kind, rank_events, write_cifar10
 
 MEMORY = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
 
@@ -19,7 +17,7 @@ def data(tmp_path_factory):
 def train(ranks, name, *flags):
     """Run a trainer on some ranks; return the events of all."""
     flags = ["--batch-size=20", "--log-every=1", "--no-bf16", "--no-channels-last", *map(str, flags)]
-    return [json.loads(line) for line in rank_lines(ranks, name, *flags) if line.startswith("{")]
+    return rank_events(ranks, name, *flags)
 
 
 def weights(path):

@@ -1,17 +1,15 @@
 """The language model's trainer: the same losses in each way to train, memory by rank, and a resume."""
 
-import json
-
 import pytest
 
-from .small_data import load_trainer, of_kind, rank_lines
+from .small_data import load_trainer, of_kind, rank_events
 
 SMALL = ["--layers=2", "--width=32", "--context=16", "--batch-size=8", "--steps=6", "--log-every=1"]
 
 
 def train(ranks, *flags):
     """Train on some ranks; return the events of all."""
-    return [json.loads(line) for line in rank_lines(ranks, "gpt", *SMALL, *flags)]
+    return rank_events(ranks, "gpt", *SMALL, *flags)
 
 
 def losses(events):
