@@ -86,32 +86,21 @@ def test_the_published_flags_arrive_in_the_pods(elasticdl):
     objects = list(yaml.safe_load_all(Path("job.yaml").read_text()))
     by_name = containers(objects)
     args = by_name["master"][1]["args"]
-    for words in (
-        "--records=/data/mnist/train",
-        "--test-records=/data/mnist/test",
-        "--model-file=/data/out/model.pt",
-        "--epochs=5",
-        "--minibatch=32",
-        "--minibatches-per-task=16",
-        "--servers=3",
-        "--workers=4",
-        "--evaluation-steps=200",
-        "--grads-to-wait=2",
-        "--log-level=INFO",
-    ):
-        assert words in args
+    expected = """
+        --records=/data/mnist/train --test-records=/data/mnist/test --model-file=/data/out/model.pt --epochs=5
+        --minibatch=32 --minibatches-per-task=16 --servers=3 --workers=4 --evaluation-steps=200
+        --grads-to-wait=2 --log-level=INFO
+        --trainer=/trainyard/trainer/mnist_functional_api/mnist_functional_api.py
+    """
+    assert set(expected.split()) <= set(args)
     spec, worker = by_name["worker"]
     assert worker["image"] == "gcr.io/mine/elasticdl:mnist" and worker["imagePullPolicy"] == "IfNotPresent"
     requests = {"cpu": "1", "memory": "1024Mi", "ephemeral-storage": "1024Mi"}
-    assert worker["resources"] == {
-        "requests": requests,
-        "limits": requests | {"cpu": "2", "memory": "2048Mi"},
-    }
+    limits = requests | {"cpu": "2", "memory": "2048Mi"}
+    assert worker["resources"] == {"requests": requests, "limits": limits}
     assert {"name": "A", "value": "1,2"} in worker["env"] and {"name": "B", "value": "3"} in worker["env"]
     assert (spec["priorityClassName"], by_name["master"][0]["priorityClassName"]) == ("low", "high")
     assert by_name["ps"][1]["resources"]["requests"] == {"cpu": "1", "memory": "4096Mi"}
-    trainer = "/trainyard/trainer/mnist_functional_api/mnist_functional_api.py"
-    assert f"--trainer={trainer}" in args
     (source,) = (volume for volume in spec["volumes"] if volume["name"] == "trainer")
     assert source["configMap"]["items"][0]["path"] == "mnist_functional_api/mnist_functional_api.py"
 
@@ -123,10 +112,7 @@ def test_the_zoo_is_found_from_inside_as_the_walk_through_has_it(elasticdl, monk
 
 def test_on_a_cloud_the_zoo_is_the_one_in_the_image(elasticdl, monkeypatch):
     monkeypatch.setattr(clusters, "connect", lambda name: CloudLike())
-    done = elasticdl(
-        "train", **TRAIN | {"model_zoo": "model_zoo"}, image_name="r.example/z:1", yaml="job.yaml"
-    )
-    assert done[0] == 0
+    assert elasticdl("train", **TRAIN, image_name="r.example/z:1", yaml="job.yaml")[0] == 0
     (_, master) = containers(list(yaml.safe_load_all(Path("job.yaml").read_text())))["master"]
     assert "--trainer=/model_zoo/mnist_functional_api/mnist_functional_api.py" in master["args"]
 
@@ -233,9 +219,7 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     judged = train(tmp_path / "evaluate", mode="evaluation", **unused)
     (again,) = judged.events("eval", "master")
     assert "[INFO] Evaluation: accuracy = " in judged.log("master").read_text()
-    assert {name: again[name] for name in ("accuracy", "loss")} == {
-        name: last[name] for name in ("accuracy", "loss")
-    }
+    assert (again["accuracy"], again["loss"]) == (last["accuracy"], last["loss"])
 
     checkpoints = unused | {"init": tmp_path / "train" / "state"}
     predicted = train(tmp_path / "predict", mode="prediction", **checkpoints)
