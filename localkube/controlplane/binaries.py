@@ -68,10 +68,9 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
     reasons: list[str] = []
     chosen = _first([name for name in origins if name != "build"], report, reasons)
     if chosen is None and "build" in origins:
-        with alone(report) as turn:
+        with alone(report) as publish:
             # Another process may have been obtaining it while this one waited.
-            again = ["cache"] if turn.waited and not forced else []
-            chosen = _first([*again, "build"], turn.report, reasons)
+            chosen = _first(["build"] if forced else ["cache", "build"], publish, reasons)
     if chosen is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
     whole = chosen if chosen.has("images") else _with_tools(chosen, report)
@@ -131,8 +130,9 @@ def _first(names: list[str], report: Report, reasons: list[str]) -> ControlPlane
         try:
             binaries = steps[name](report)
         except Skipped as reason:
-            reasons.append(f"{name}: {reason}")
-            report(f"Control plane: not from {name}: {reason}")
+            if f"{name}: {reason}" not in reasons:
+                reasons.append(f"{name}: {reason}")
+                report(f"Control plane: not from {name}: {reason}")
         else:
             report(f"Control plane: Kubernetes {binaries.version} from {name}, {_place(binaries)}")
             return binaries
@@ -217,10 +217,10 @@ def build_for(architecture: str, *, report: Report) -> list[Path]:
     """Build our programs for Linux on ``amd64`` or ``arm64``, unless they are in the cache."""
     folder = _built(architecture=architecture)
     module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
-    with alone(report) as turn:
+    with alone(report) as publish:
         if not _usable(folder / LINKED):
             try:
-                _build(folder, module, turn.report)
+                _build(folder, module, publish)
             except Skipped as reason:
                 raise LocalClusterError(str(reason), about="the build", fix=REMEDIES) from reason
     return [folder / LINKED, folder / build.TOOLS]
@@ -233,14 +233,14 @@ def _with_tools(binaries: ControlPlaneBinaries, report: Report) -> ControlPlaneB
         return replace(binaries, programs={**binaries.programs, **{name: ours[name] for name in OURS_ALONE}})
     folder = _built(tools=True)
     try:
-        with alone(report) as turn:
+        with alone(report) as publish:
             if not _usable(folder / build.TOOLS):
                 build.build(
                     folder,
                     cache=_cache(),
                     package=build.TOOLS_PACKAGE,
                     program=build.TOOLS,
-                    report=turn.report,
+                    report=publish,
                 )
     except (Skipped, LocalClusterError) as reason:
         report(f"Tools: pods will have no way out of the cluster, and no images are pulled: {reason}")

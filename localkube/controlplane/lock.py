@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from localkube.paths import ClusterPaths, cache_dir, private_dir, writing
@@ -17,19 +16,6 @@ from localkube.paths import ClusterPaths, cache_dir, private_dir, writing
 Report = Callable[[str], None]
 POLL_SECONDS = 0.1  # flock has no wait that could be interrupted to report a line
 MAX_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class HeldLock:
-    """A held lock.
-
-    Attributes:
-        waited: Whether another process had it first.
-        report: What to call with this one's steps: they are reported here, and by those that wait.
-    """
-
-    waited: bool
-    report: Report
 
 
 def no_progress(text: str) -> None:
@@ -48,26 +34,26 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
     Yields:
         What to call with this command's own steps: ``report``, and others that wait will know.
     """
-    with _turn(lock_path(paths), report, busy="another command is working on this cluster") as turn:
-        yield turn.report
+    with _turn(lock_path(paths), report, busy="another command is working on this cluster") as publish:
+        yield publish
 
 
 @contextmanager
-def alone(report: Report, *, making: str = "the control plane") -> Iterator[HeldLock]:
-    """Hold the lock on one kind of thing in the cache.
+def alone(report: Report, *, making: str = "the control plane") -> Iterator[Report]:
+    """Hold the lock on one kind of thing in the cache; yields as `locked` does.
 
     Args:
         report: Called with a line when another process has it, and with that one's lines of progress.
     """
     folder = private_dir(cache_dir() / "controlplane")
     name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
-    with _turn(folder / name, report, busy=f"another process is making {making}") as turn:
-        yield turn
+    with _turn(folder / name, report, busy=f"another process is making {making}") as publish:
+        yield publish
 
 
 @contextmanager
-def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
-    descriptor, waited = _acquire(path, report, busy)
+def _turn(path: Path, report: Report, *, busy: str) -> Iterator[Report]:
+    descriptor = _acquire(path, report, busy)
 
     def publish(text: str) -> None:
         line = text.encode()[:MAX_BYTES]
@@ -77,12 +63,12 @@ def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
 
     try:
         os.ftruncate(descriptor, 0)
-        yield HeldLock(waited, publish)
+        yield publish
     finally:
         os.close(descriptor)
 
 
-def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
+def _acquire(path: Path, report: Report, busy: str) -> int:
     message = ""
     while True:
         with writing(path.parent):
@@ -90,7 +76,7 @@ def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is(descriptor, path):
-                return descriptor, bool(message)
+                return descriptor
         except BlockingIOError:
             doing = os.pread(descriptor, MAX_BYTES, 0).decode(errors="replace")
             if message != (message := f"{busy}: {doing or 'it has just begun'}"):

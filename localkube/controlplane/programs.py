@@ -40,9 +40,9 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
         programs.append(RECIPES[name])
     for recipe in programs:
         if not recipe.ready:
-            with alone(report, making="programs of images") as turn:
+            with alone(report, making="programs of images") as publish:
                 if not recipe.ready:  # another process may have been obtaining it
-                    _obtain(recipe, turn.report)
+                    _obtain(recipe, publish)
         report(f"{recipe.name}: {recipe.version} is in {recipe.folder}")
     return programs
 
@@ -52,10 +52,10 @@ def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
     folders = {}
     for recipe in RECIPES.values():
         folder = folders[recipe.name] = recipe.folder_for("linux", architecture)
-        with alone(report, making="programs of images") as turn:
+        with alone(report, making="programs of images") as publish:
             if not folder.is_dir():
                 try:
-                    _from_module(recipe, folder, turn.report, {"GOOS": "linux", "GOARCH": architecture})
+                    _from_module(recipe, folder, publish, {"GOOS": "linux", "GOARCH": architecture})
                 except Skipped as reason:
                     about, fix = f"{recipe.name} for {architecture}", "install Go, then try again"
                     raise LocalClusterError(str(reason), about=about, fix=fix) from reason

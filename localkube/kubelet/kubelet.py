@@ -5,6 +5,7 @@ Services and volumes. Killed at any moment, it reattaches to running containers 
 """
 
 import asyncio
+import dataclasses
 import functools
 import json
 import logging
@@ -275,14 +276,17 @@ class Kubelet:
 
     def _show(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Show packages to the containers that start from now on, and after a restart of the kubelet."""
-        host, settings = self._runtime.host, json.loads(self._config.file.read_text())
-        old = [path for path in host.variables.get("PYTHONPATH", "").split(":") if path]
+        before, settings = self._runtime.host.config, json.loads(self._config.file.read_text())
+        old = [path for path in before.variables.get("PYTHONPATH", "").split(":") if path]
         new = [path for path in content["variables"].get("PYTHONPATH", "").split(":") if path]
-        host.packages = tuple(dict.fromkeys([*host.packages, *content["packages"]]))
-        host.covered = tuple(sorted({*host.covered, *content["covered"]}))
         path = ":".join(dict.fromkeys([*new, *old]))
-        host.variables = {**content["variables"]} | ({"PYTHONPATH": path} if path else {})
-        settings |= {name: getattr(host, name) for name in ("packages", "covered", "variables")}
+        changed: dict[str, Any] = {
+            "packages": tuple(dict.fromkeys([*before.packages, *content["packages"]])),
+            "covered": tuple(sorted({*before.covered, *content["covered"]})),
+            "variables": {**content["variables"]} | ({"PYTHONPATH": path} if path else {}),
+        }
+        self._runtime.host.config = dataclasses.replace(before, **changed)
+        settings |= changed
         write_private(self._config.file, json.dumps(settings, indent=1))
         return {}
 
@@ -304,17 +308,7 @@ def _host_view(config: KubeletConfig) -> HostView:
     else:
         mounts = Path("/proc/self/mountinfo").read_text()
         hide = sorted({place for directory in hide for place in everywhere(directory, mounts)})
-    return HostView(
-        HiddenDirectories(hide),
-        config.environment,
-        config.packages,
-        config.variables,
-        config.sources,
-        config.covered,
-        config.seccomp,
-        config.forkserver,
-        plain,
-    )
+    return HostView(config, HiddenDirectories(hide), plain)
 
 
 def _loopback(plain: PlainSettings) -> LoopbackAddresses:

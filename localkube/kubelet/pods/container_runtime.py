@@ -1,11 +1,11 @@
 """What all containers are started with and kept by."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localkube.api_client import Informer
 from localkube.kubelet.containers.pod_ids import PodIds
 from localkube.kubelet.images.image_manager import ImageManager
+from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod_files import PodFiles
@@ -18,23 +18,14 @@ from localkube.runtime.client import RuntimeClient
 
 @dataclass
 class HostView:
-    """What containers see of this machine, by the fields of ``KubeletConfig``.
-
-    Those that are about Python's path change when somebody installs a package.
+    """What containers see of this machine; ``config`` is replaced when somebody installs a package.
 
     Attributes:
-        forkserver: Let the forkserver start the containers that it can.
         plain: In plain mode.
     """
 
+    config: KubeletConfig
     hide: HiddenDirectories
-    environment: tuple[str, ...]
-    packages: tuple[str, ...]
-    variables: Mapping[str, str]
-    sources: Mapping[str, str]
-    covered: tuple[str, ...]
-    seccomp: str
-    forkserver: bool
     plain: PlainPods | None
 
 

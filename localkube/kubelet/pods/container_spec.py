@@ -114,7 +114,7 @@ class ContainerStart:
         user = self._user(image)
         declared = {**grant.env, **await self._declared()}
         environment = self._base_environment(hostname, image, user) | declared
-        path = runtime.host.variables.get("PYTHONPATH")
+        path = runtime.host.config.variables.get("PYTHONPATH")
         if path and not image.layers and "PYTHONPATH" in declared:
             environment["PYTHONPATH"] += f":{path}"
         process, fork_plan = self._warm_start(
@@ -189,7 +189,7 @@ class ContainerStart:
         volumes_at = [mount["mountPath"] for mount in self.container.get("volumeMounts") or ()]
         process = replace(process, args=tuple(cold_command(fork_plan, mounts=volumes_at)))
         may_be_warm = (self.pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
-        return process, fork_plan if self.runtime.host.forkserver and may_be_warm else None
+        return process, fork_plan if self.runtime.host.config.forkserver and may_be_warm else None
 
     async def _devices(self) -> ContainerEdits:
         try:
@@ -239,7 +239,7 @@ class ContainerStart:
             cgroups_path=tuple(groups),
             masked_paths=tuple(path for path, _ in hidden),
             masked_inodes=tuple(f"{device}:{inode}" for _, (device, inode) in hidden),
-            seccomp="" if privileged else runtime.host.seccomp,
+            seccomp="" if privileged else runtime.host.config.seccomp,
         )
 
     def _root(self, image: ResolvedImage) -> RootSpec:
@@ -294,7 +294,7 @@ class ContainerStart:
                 torchrun = TORCHRUN_AT
             places = (image.program_directory, os.path.dirname(sys.executable), torchrun, SYSTEM_PATH)
             base = _host_environment(self.container, self.node.settings.cpus, places)
-            base |= self.runtime.host.variables
+            base |= self.runtime.host.config.variables
         terminal = {"TERM": "xterm"} if self.container.get("tty") else {}
         return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | self._gpus()
 
@@ -329,8 +329,9 @@ class ContainerStart:
             self.runtime.ids.chown_to_pod(directory, self.uid)
             made.append(MountSpec(place, source=str(directory)))
         hidden = [path for path, _ in host.hide.places()]
-        shown = root_mounts(host.environment, host.covered, sources=host.sources, hidden=hidden)
-        packages = package_mounts(host.packages, [*host.environment, *host.packages])
+        config = host.config
+        shown = root_mounts(config.environment, config.covered, sources=config.sources, hidden=hidden)
+        packages = package_mounts(config.packages, [*config.environment, *config.packages])
         shown = sorted([*shown, *packages], key=lambda mount: mount.destination)
         if (torchrun := torchrun_directory()) and not host.plain:
             made.append(MountSpec(TORCHRUN_AT, source=torchrun, options=("ro",)))
