@@ -19,7 +19,7 @@ from localkube.runtime.client import RuntimeCallError, RuntimeClient
 
 from ..rows import slow
 from . import restrictions
-from .clusters import Pods, Refused, eventually, is_ready, localkube, pod, python, running_cluster, state_home
+from .clusters import Refused, eventually, is_ready, localkube, pod, python, running_cluster, state_home
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,9 @@ def test_pods_share_the_machines_namespaces(cluster, pods):
     )
 
 
-def test_a_link_between_nodes_is_refused_with_its_reason(cluster):
+def test_a_link_between_nodes_and_the_isolation_of_one_are_refused_with_their_reasons(cluster):
+    with pytest.raises(Refused, match="a node cannot be isolated in plain mode"):
+        localkube("node", "isolate", cluster.name, "node-1", home=cluster.home)
     with pytest.raises(Refused, match="share the network of this machine"):
         localkube("link", cluster.name, "node-0", "--bandwidth", "10Mbit", home=cluster.home)
 
@@ -83,18 +85,6 @@ def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(cluster, pods
         assert pods.output(pod(main=python(ask))) == "['left', 'right']\n"
     finally:
         cluster.core.delete_namespaced_service("pair", "default")
-
-
-def test_a_kubernetes_client_in_a_pod_finds_its_account_and_the_api(pods):
-    source = """if True:
-        from kubernetes import client, config
-        config.load_incluster_config()
-        try:
-            client.CoreV1Api().list_namespaced_pod("default")
-        except client.ApiException as error:
-            print(error.status)
-    """
-    assert pods.output(pod(main=python(source))) == "403\n"
 
 
 def test_what_a_container_leaves_behind_ends_with_it(cluster, pods):
@@ -151,34 +141,19 @@ def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_wha
         cluster.core.delete_namespaced_config_map("settings", "default")
 
 
-def test_a_node_cannot_be_cut_off_and_the_refusal_says_why_and_what_to_do(cluster):
-    with pytest.raises(Refused) as caught:
-        localkube("node", "isolate", cluster.name, "node-1", home=cluster.home)
-    assert "a node cannot be isolated in plain mode" in caught.value.error["what"]
-
-
-def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(request):
-    enter = restrictions.without_namespaces()
-    with (
-        state_home(request.config.cache.mkdir("plain-lab")) as home,
-        running_cluster("--nodes", "1", home=home, enter=enter) as refused,
-        Pods(refused) as plain_pods,
-    ):
-        assert refused.status["mode"] == "plain"
-        assert plain_pods.output(pod("hostname", hostname="rank-0")) == "rank-0\n"
-
-
 @pytest.mark.parametrize("victim", ["supervisor", *slow("runtime")])
-def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
-    mark = f"sleep 4{os.getpid()}"
+def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_of_which_nothing_is_left_after_a_kill(
+    request, victim
+):
+    mark, enter = f"sleep 4{os.getpid()}", restrictions.without_namespaces()
     with state_home(request.config.cache.mkdir("plain-lab")) as home:
-        with running_cluster("--nodes", "1", "--mode", "plain", name="killed", home=home) as cluster:
+        with running_cluster("--nodes", "1", name="killed", home=home, enter=enter) as cluster:
+            assert cluster.status["mode"] == "plain"
             script = f"(setsid {mark} &) ; {mark} & wait"
             cluster.core.create_namespaced_pod("default", pod(script, name="victim"))
             eventually(lambda: len(_running(mark)), expected=2)
             traces = Footprint.of(cluster.root)
-            names = {"supervisor": "supervisor", "runtime": "runtime"}
-            os.kill(cluster.status["processes"][names[victim]]["pid"], signal.SIGKILL)
+            os.kill(cluster.status["processes"][victim]["pid"], signal.SIGKILL)
             eventually(lambda: _running(mark), expected=[])
         eventually(traces.leftovers, expected=[])
 
