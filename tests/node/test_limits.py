@@ -1,7 +1,6 @@
-"""Limits of CPU and memory, kept by control groups where there are some, and without them."""
+"""Limits of CPU and memory, kept by control groups: without any, ``test_unprivileged.py``."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD
 
 from .clusters import Pods, eventually, pod, python, running_cluster, state, state_home
-from .test_pods_resize import resize
 
 OWN_LIMIT = (
     "from pathlib import Path\nroot = Path('/sys/fs/cgroup')\n"
@@ -20,7 +18,6 @@ GREEDY = "held = []\nwhile True: held.append(b'x' * (8 << 20))"
 SPIN = (
     "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
 )
-CORES = "import os; print(len(os.sched_getaffinity(0)), flush=True)"
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +25,6 @@ def groups(cluster):
     """Skip, saying so, where this machine has no control groups to write."""
     if not (cluster.root / RECORD).exists():
         pytest.skip("no control groups can be written here: limits by the kernel were NOT tested")
-
-
-@pytest.fixture(scope="module")
-def without(request):
-    """Pods of a cluster that is told to do without control groups."""
-    with (
-        state_home(request.config.cache.mkdir("lab")) as home,
-        running_cluster(
-            "--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}, warm=True
-        ) as cluster,
-        Pods(cluster) as limited_pods,
-    ):
-        assert not (cluster.root / RECORD).exists()
-        cluster.process("localkube.runtime.forkserver.server")  # from now on it forks what is Python
-        yield limited_pods
 
 
 def limited(source, **limits):
@@ -74,44 +56,6 @@ def test_the_kernel_throttles_a_container_to_its_cpu_limit(groups, pods):
 
 def test_a_container_sees_its_own_limit_and_no_other_group(groups, pods):
     assert pods.output(limited(OWN_LIMIT, memory="64Mi")) == f"{[64 << 20]}\n"
-
-
-def test_a_container_that_has_ended_leaves_no_group(groups, cluster, pods):
-    uid = pods.finish(limited("print()", cpu="500m"))["metadata"]["uid"]
-    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), expected=False)
-
-
-def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core is all that this machine has")
-    assert without.output(limited(CORES, cpu="700m")) == "1\n"
-    assert int(without.output(pod(main=python(CORES)))) == len(os.sched_getaffinity(0))
-
-
-def test_without_groups_the_kubelet_ends_a_container_that_takes_too_much_memory(without):
-    assert out_of_memory(without, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
-
-
-def test_without_groups_what_the_fork_server_has_imported_is_not_the_containers_memory(without):
-    source = "import time; time.sleep(1.5); print('stays')"
-    finished = without.finish(limited(source, memory="64Mi"))
-    assert "terminated" in state(finished), finished
-    assert state(finished)["terminated"]["reason"] == "Completed"
-
-
-def test_without_groups_memory_that_forks_share_counts_once(without):
-    source = "import os, time\nheld = b'x' * (500 << 20)\nos.fork(); os.fork()\ntime.sleep(1.5)"
-    assert state(without.finish(limited(source, memory="700Mi")))["terminated"]["reason"] == "Completed"
-    assert out_of_memory(without, limited(source, memory="100Mi"))["exitCode"] == 137
-
-
-def test_without_groups_a_container_moves_to_more_cores_when_it_is_resized(without):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core is all that this machine has")
-    source = f"import time\nwhile True:\n  {CORES}\n  time.sleep(0.2)"
-    name = without.running(limited(source, cpu="500m", memory="64Mi"))["metadata"]["name"]
-    resize(without.cluster, name, {"limits": {"cpu": "1500m"}, "requests": {"cpu": "1500m"}})
-    eventually(lambda: without.logs(name, tail_lines=1), expected="2\n")
 
 
 def test_memory_volumes_have_the_size_that_they_were_given(pods):
@@ -152,12 +96,6 @@ def test_a_command_that_joins_a_container_is_in_its_group(groups, cluster, pods)
     assert cluster.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == cgroup
 
 
-def test_a_container_that_could_not_be_started_leaves_no_group(groups, cluster, pods):
-    manifest = pod(main={"command": ["/no/such/program"], "resources": {"limits": {"cpu": "500m"}}})
-    uid = pods.finish(manifest)["metadata"]["uid"]
-    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), expected=False)
-
-
 def test_pods_that_ask_for_nothing_share_a_weight_and_count_their_processes_alone(groups, pods):
     finished = pods.finish(pod("cat /proc/self/cgroup"))
     assert f"best-effort/{finished['metadata']['uid']}\n" in pods.logs(finished)
@@ -169,3 +107,10 @@ def test_the_processes_of_a_pod_are_limited(groups, cluster, pods, limits):
     roots = [Path(path) for path in json.loads((cluster.root / RECORD).read_text())]
     pid_limits = [limit.read_text().strip() for root in roots for limit in root.glob(f"**/{uid}/pids.max")]
     assert pid_limits == [str(PIDS_LIMIT)]
+
+
+@pytest.mark.parametrize("command", ["true", "/no/such/program"])
+def test_a_container_that_has_ended_or_could_not_be_started_leaves_no_group(groups, cluster, pods, command):
+    manifest = pod(main={"command": [command], "resources": {"limits": {"cpu": "500m"}}})
+    uid = pods.finish(manifest)["metadata"]["uid"]
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), expected=False)
