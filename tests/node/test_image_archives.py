@@ -183,10 +183,6 @@ def test_names_in_an_archive_do_not_leave_it(store, tmp_path):
     assert not victim.exists()
 
 
-def test_loading_a_file_that_is_not_there_is_an_error(store):
-    assert images(store, "load", "/nonexistent").reason == "archive"
-
-
 # Saving.
 
 
@@ -209,7 +205,8 @@ def test_layers_of_several_images_are_saved_once(store, tmp_path, registry, pull
     assert len(images(tmp_path / "other", "load", str(tmp_path / "saved.tar")).events) == 2
 
 
-def test_what_is_not_there_is_not_saved(store, tmp_path):
+def test_what_is_not_there_is_neither_saved_nor_loaded(store, tmp_path):
+    assert images(store, "load", "/nonexistent").reason == "archive"
     assert images(store, "save", "-o", str(tmp_path / "x"), "nosuch").reason == "notfound"
     assert not (tmp_path / "x").exists()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..unit.image_registry import serve
-from ..unit.oci_images import command, digest, entry, folder, image, images, layer, link, program
+from ..unit.oci_images import command, entry, folder, image, images, layer, link, program
 from . import restrictions
 
 NOBODY = 65534
@@ -376,8 +376,8 @@ def test_a_cut_layer_is_refused(refused):
 @pytest.mark.parametrize("ids", ["", "nobody:300000:65536\n"])
 def test_an_interrupted_pull_of_another_user_leaves_no_half_layer(registry, tmp_path, ids):
     pulled_image = image(
-        layer(*(entry(f"{n}", b"x" * 1000, uid=7) for n in range(40_000))),
-        layer(*(entry(f"{n}", b"x" * 1000) for n in range(40_000))),
+        layer(*(entry(f"{n}", b"x" * 1000, uid=7) for n in range(25_000))),
+        layer(*(entry(f"{n}", b"x" * 1000) for n in range(25_000))),
         compress="",
     )
     store = tmp_path / "store"
@@ -441,7 +441,3 @@ def sparse_archive(tmp_path: Path) -> bytes:
     )
     assert len(done.stdout) < 1 << 16
     return done.stdout
-
-
-def test_digests_are_those_of_the_content():
-    assert digest(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
