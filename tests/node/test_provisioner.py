@@ -103,12 +103,6 @@ async def test_a_claim_without_a_class_is_bound_to_a_directory_of_its_own(
     assert (await volumes.prepare(pod_with(name, readOnly=True)))["v"].read_only
 
 
-async def test_twenty_claims_at_once_are_all_bound(api, provisioner, create):
-    await asyncio.gather(*(create(f"many-{number}", "ReadWriteOnce") for number in range(20)))
-    for number in range(20):
-        await bound(api, f"many-{number}")
-
-
 async def test_a_claim_of_one_pod_refuses_a_second_until_the_first_is_gone(
     api, provisioner, create, directory
 ):

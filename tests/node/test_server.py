@@ -92,11 +92,20 @@ async def eventually(condition):
 
 
 LOGS = "/containerLogs/default/train/trainer"
+NEGATIVE = b"tailLines: Invalid value: -1: must be greater than or equal to 0"
 
 
-async def test_a_container_that_has_not_started_is_said_to_wait(server, client):
-    expected = b'container "trainer" in pod "train" is waiting to start: ContainerCreating'
-    assert await answer(client, server + LOGS) == (400, expected)
+@pytest.mark.parametrize(
+    ("path", "query", "expected"),
+    [
+        (LOGS, {}, (400, b'container "trainer" in pod "train" is waiting to start: ContainerCreating')),
+        (LOGS, {"tailLines": "-1"}, (422, NEGATIVE)),
+        ("/containerLogs/default/other/trainer", {}, (404, b'pod "other" does not exist')),
+        ("/containerLogs/default/train/other", {}, (404, b'container "other" not found in pod "train"')),
+    ],
+)
+async def test_a_log_that_cannot_be_read_says_why(server, client, path, query, expected):
+    assert await answer(client, server + path, **query) == expected
 
 
 @pytest.fixture
@@ -123,32 +132,6 @@ async def test_what_one_namespace_follows_leaves_logs_to_the_others(few_streams,
         assert (await answer(client, server + "/containerLogs/other/train/trainer"))[0] == 404
     await eventually(lambda: not files._followers)
     assert (await answer(client, server + LOGS))[0] == 200
-
-
-async def test_an_unknown_pod_or_container_is_not_found(server, client):
-    assert await answer(client, server + "/containerLogs/default/other/trainer") == (
-        404,
-        b'pod "other" does not exist',
-    )
-    assert await answer(client, server + "/containerLogs/default/train/other") == (
-        404,
-        b'container "other" not found in pod "train"',
-    )
-
-
-async def test_malformed_options_are_refused_by_name(server, client, view, files):
-    files.open(view.started(1))
-    status, text = await answer(client, server + LOGS, tailLines="-1")
-    assert (status, text) == (422, b"tailLines: Invalid value: -1: must be greater than or equal to 0")
-
-
-async def test_a_follower_that_hangs_up_is_let_go(server, client, view, files):
-    path = view.started(1)
-    files.open(path)
-    response = await client.get(server + LOGS, params={"follow": "true"})
-    await eventually(lambda: path in files._followers)
-    response.close()
-    await eventually(lambda: not files._followers)
 
 
 async def test_only_the_api_server_may_call(server, authority, tmp_path):

@@ -76,13 +76,6 @@ async def test_a_configmap_becomes_files_and_follows_changes(api, namespace, cre
     assert (volume.source / "src" / "main.py").read_text() == "print(2)\n"
 
 
-async def test_a_configmap_of_a_megabyte_fits(create, make_pod, volumes):
-    text = "x" * (1024 * 1024 - 100)
-    await create("configmaps", "large", data={"text": text})
-    pod = await make_pod({"name": "v", "configMap": {"name": "large"}})
-    assert ((await volumes.prepare(pod))["v"].source / "text").read_text() == text
-
-
 async def test_what_is_missing_is_said_and_appears_when_it_is_there(create, make_pod, volumes):
     pod = await make_pod(
         {"name": "c", "configMap": {"name": "later"}},
@@ -174,18 +167,6 @@ async def test_labels_that_change_reach_the_file(make_pod, volumes):
     pod["metadata"]["labels"] = {"epoch": "3"}
     assert await volumes.refresh(pod)
     assert (source / "labels").read_text() == 'epoch="3"'
-
-
-async def test_an_empty_dir_keeps_its_files_until_the_pod_goes(make_pod, volumes, tmp_path):
-    pod = await make_pod({"name": "v", "emptyDir": {}})
-    source = (await volumes.prepare(pod))["v"].source
-    (source / "file").write_text("kept")
-    assert (await volumes.prepare(pod))["v"] == MountedVolume(source)
-    assert (source / "file").read_text() == "kept"
-    assert stat.S_IMODE(source.stat().st_mode) == 0o777
-    await volumes.remove(pod["metadata"]["uid"])
-    assert not source.exists()
-    await volumes.remove(pod["metadata"]["uid"])
 
 
 async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes):
