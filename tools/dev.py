@@ -38,7 +38,7 @@ RUN += " STORAGE_CLASS TOLERATIONS"
 EXISTING = "KUBECONFIG CONTEXT NAMESPACE"
 # Tests of pods in both modes; those that need namespaces have the marker "namespaces".
 IN_BOTH_MODES = (
-    "pods_* streams_* workloads* lifecycle machines metrics names_and_services_live probes scheduling"
+    "pods_* streams_* lifecycle machines metrics probes"
 )
 
 

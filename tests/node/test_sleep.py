@@ -6,22 +6,10 @@ import psutil
 import pytest
 from soak.footprint import Footprint
 
-from .clusters import RunningCluster, command_line, eventually, localkube, pod, state_home
+from .clusters import RunningCluster, command_line, eventually, localkube, state_home
 
 IDLE = 2  # seconds
 ENVIRONMENT = {"TRAINYARD_SLEEP_SECONDS": str(IDLE)}
-JOB = {
-    "apiVersion": "batch/v1",
-    "kind": "Job",
-    "metadata": {"name": "short"},
-    "spec": {"ttlSecondsAfterFinished": 2 * IDLE, "template": {"spec": pod("true")["spec"]}},
-}
-CRON = {
-    "apiVersion": "batch/v1",
-    "kind": "CronJob",
-    "metadata": {"name": "yearly"},
-    "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": JOB["spec"]}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +77,6 @@ def test_it_stops_and_goes_on_and_no_node_is_lost_meanwhile(cluster):
     assert "KubeletSlow" not in cluster.kubectl("get", "events", "-A")
 
 
-@pytest.mark.slow  # localkube/test_sleep.py has a row for such a node
-def test_what_talks_to_the_kubelet_wakes_it_and_a_node_that_is_off_keeps_it_awake(cluster):
-    wait_until_asleep(cluster)
-    localkube("node", "stop", "lab", "node-1", home=cluster.home)
-    cluster.kubectl("wait", "--for=condition=Ready=Unknown", "node/node-1", "--timeout=60s")
-    assert stays_awake(cluster)
-    localkube("create", "lab", "--nodes", "2", "--no-warm", home=cluster.home)
-    cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
-    wait_until_asleep(cluster)
-
-
 def test_a_pod_that_runs_and_a_watch_keep_it_awake(cluster):
     cluster.kubectl("run", "steady", "--image=busybox", "--", "sleep", "600")
     cluster.kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=60s")
@@ -110,16 +87,6 @@ def test_a_pod_that_runs_and_a_watch_keep_it_awake(cluster):
         time.sleep(1)
         assert stays_awake(cluster)
         watching.terminate()
-    wait_until_asleep(cluster)
-
-
-@pytest.mark.slow  # localkube/test_sleep.py has rows for both
-def test_it_keeps_its_promises_about_time(cluster):
-    cluster.kubectl("create", "-f", "-", stdin=CRON)
-    cluster.kubectl("create", "-f", "-", stdin=JOB)
-    assert stays_awake(cluster), "a Job is to be deleted, and a CronJob to start one"
-    cluster.kubectl("delete", "cronjob", "yearly")
-    assert cluster.kubectl("get", "jobs", "-o", "name") == ""
     wait_until_asleep(cluster)
 
 
