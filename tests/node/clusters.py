@@ -134,6 +134,12 @@ class RunningCluster:
         """Return the processes of this cluster with all these words in their command line."""
         return [process for process in self.processes() if set(words) <= set(command_line(process))]
 
+    def restart_kubelet(self) -> None:
+        """Kill the kubelet, and wait for the next one."""
+        kubelet = self.process("localkube.kubelet")
+        kubelet.kill()
+        eventually(lambda: self.process("localkube.kubelet").pid != kubelet.pid)
+
     def close(self) -> None:
         self._api.close()
 

@@ -77,16 +77,13 @@ def test_nobody_enters_a_program_by_its_pod(cluster):
 
 
 def test_a_program_that_is_started_again_counts_it_also_for_the_next_kubelet(cluster):
-    def restarts():
-        statuses = the_pod(cluster, SCHEDULER)["status"].get("containerStatuses") or [{}]
-        return statuses[0].get("restartCount"), is_ready(the_pod(cluster, SCHEDULER))
+    def restarts(name=SCHEDULER):
+        statuses = the_pod(cluster, name)["status"].get("containerStatuses") or [{}]
+        return statuses[0].get("restartCount"), is_ready(the_pod(cluster, name))
 
-    before, _ = restarts()
+    (before, _), (of_dns, _) = restarts(), restarts("kube-dns-node-0")
     cluster.process("kube-scheduler").kill()
     eventually(restarts, expected=(before + 1, True))
-    kubelet = cluster.process("localkube.kubelet")
-    kubelet.kill()
-    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
-    name = "kube-dns-node-0"
-    eventually(lambda: the_pod(cluster, name)["status"]["containerStatuses"][0]["restartCount"], expected=1)
+    cluster.restart_kubelet()
+    eventually(lambda: restarts("kube-dns-node-0"), expected=(of_dns + 1, True))
     assert restarts() == (before + 1, True)

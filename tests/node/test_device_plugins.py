@@ -80,9 +80,7 @@ def test_an_unhealthy_device_is_not_given_and_shows_on_the_pod_that_has_it(clust
 def test_a_container_keeps_its_devices_over_its_restarts_and_the_kubelets(cluster, pods, plugin):
     script = "echo $FLUX; trap 'exit 1' TERM; while :; do sleep 0.1; done"
     name = pods.running(with_devices(1, script, restartPolicy="Always"))["metadata"]["name"]
-    kubelet = cluster.process("localkube.kubelet")
-    kubelet.kill()
-    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    cluster.restart_kubelet()
     eventually(lambda: quantities(cluster), expected=("2", "2"))
     eventually(lambda: ends(cluster, name))
     pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in container(pod)["state"])
@@ -127,9 +125,7 @@ def test_a_claim_is_prepared_once_for_its_pods_and_ends_with_the_last(
     script = "echo parts: $PART_a $PART_b; exec sleep 600"
     first = pods.running(with_claim(script, "resourceClaimName", request="a"))
     pods.wait_for_line(first["metadata"]["name"], "parts: a")
-    kubelet = cluster.process("localkube.kubelet")
-    kubelet.kill()
-    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    cluster.restart_kubelet()
     second = pods.running(with_claim(script, "resourceClaimName"))
     pods.wait_for_line(second["metadata"]["name"], "parts: a b")
     (devices,) = container(second)["allocatedResourcesStatus"]

@@ -3,14 +3,12 @@
 import pytest
 from kubernetes import client
 
-from .clusters import eventually, pod, python
+from .clusters import pod, python
 
 
 def test_a_pod_in_the_nodes_network_is_adopted_by_the_next_kubelet(cluster, pods):
     name = pods.running(pod("exec sleep 600", hostNetwork=True))["metadata"]["name"]
-    kubelet = cluster.process("localkube.kubelet")
-    kubelet.kill()
-    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    cluster.restart_kubelet()
     cluster.core.delete_namespaced_pod(name, "default")
     pods.wait_for_event(name, "Killing", "Stopping container main")
     pods.gone(name)

@@ -94,9 +94,7 @@ def test_a_file_that_changes_is_another_pod(cluster, place):
 def test_the_next_kubelet_goes_on_with_it(cluster, place):
     place.write()
     before, runs = place.ready(), process(cluster)
-    kubelet = cluster.process("localkube.kubelet")
-    kubelet.kill()
-    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    cluster.restart_kubelet()
     assert process(cluster) == runs
     assert place.ready()["metadata"]["uid"] == before["metadata"]["uid"]
     place.path.unlink()
