@@ -163,28 +163,6 @@ def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_en
     cluster.kubectl("delete", "job", name)
 
 
-def test_a_container_may_have_a_restart_policy_and_rules_of_its_own(pods, place):
-    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
-    again = shell("again", "[ -e /place/again ] && exit 0; touch /place/again; exit 42")
-    again |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
-    once = shell("once", "exit 1", restartPolicy="Never")
-    ended = pods.finish(pod(containers=[again, once], **at(place)))
-    assert (container(ended, "again")["restartCount"], container(ended, "once")["restartCount"]) == (1, 0)
-    assert state(ended, "again")["terminated"]["exitCode"] == 0
-    assert ended["status"]["phase"] == "Failed"
-
-
-def test_containers_of_a_pod_share_its_network_and_its_volumes(pods, place):
-    serve = "cd /place; echo hello > word; exec python -m http.server 8000 --bind 127.0.0.1"
-    get = 'import urllib.request as r; print(r.urlopen("http://localhost:8000/word").read())'
-    ask = f"until python -c '{get}' 2>/dev/null; do sleep 0.1; done"
-    ended = pods.until(
-        pods.create(pod(containers=[shell("server", serve), shell("client", ask)], **at(place))),
-        lambda pod: "terminated" in state(pod, "client"),
-    )
-    assert "hello" in pods.logs(ended, "client")
-
-
 def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, cluster, place):
     hold = shell("hold", "sleep 43210 & exec sleep 43211")
     look = "until pkill -9 -xf 'sleep 43211'; do sleep 0.05; done; sleep 54321 &"
@@ -202,17 +180,6 @@ def test_containers_do_not_see_each_others_processes_otherwise(pods, place):
     name = pods.create(pod(containers=[hold, shell("look", look)], **at(place)))
     pods.until(name, lambda pod: "terminated" in state(pod, "look"))
     assert "32109" not in pods.logs(name, "look")
-
-
-def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, cluster):
-    gate = "example.com/warmed-up"
-    name = pods.create(pod(FOREVER, readinessGates=[{"conditionType": gate}]))
-    closed = pods.until(name, lambda pod: container(pod).get("ready"))
-    assert not is_ready(closed)
-    for status in ("True", "False"):
-        condition = {"type": gate, "status": status}
-        cluster.core.patch_namespaced_pod_status(name, "default", {"status": {"conditions": [condition]}})
-        pods.until(name, lambda pod, expected=status == "True": is_ready(pod) == expected)
 
 
 def test_what_a_pod_asks_for_in_vain_is_named(pods):

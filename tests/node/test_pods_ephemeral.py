@@ -76,13 +76,6 @@ def shared():
     return {"volumes": [{"name": "data", "emptyDir": {}}], "main": mounts}
 
 
-def test_a_debugger_that_was_never_in_the_pod_is_waited_for(cluster, pods, target):
-    body = {"name": "debugger", "image": "busybox", "command": ["true"], "targetContainerName": "nobody"}
-    with pytest.raises(AssertionError, match="nobody"):
-        change = {"spec": {"ephemeralContainers": [body]}}
-        cluster.kubectl("patch", "pod", target, "--subresource=ephemeralcontainers", "-p", str(change))
-
-
 def test_a_debugger_on_a_terminal_is_talked_to(cluster, pods, target):
     words = ("debug", "-it", target, "--image=busybox", "--container=debugger", "--", "sh")
     with Terminal(cluster.kubectl_command(*words)) as terminal:

@@ -20,14 +20,12 @@ else:
 """
 
 
-HOSTS_PLACES = ["/usr/local", "/etc", "/sys", str(Path.home())]
-
-
 @pytest.mark.namespaces
-@pytest.mark.parametrize("path", [f"{place}/of-a-pod" for place in HOSTS_PLACES])
-def test_the_hosts_files_cannot_be_written(pods, path):
-    assert pods.output(pod(f"touch {path} 2>&1 || echo refused")).endswith("refused\n")
-    assert not Path(path).exists()
+def test_the_hosts_files_cannot_be_written(pods):
+    places = [Path(folder, "of-a-pod") for folder in ("/usr/local", "/etc", "/sys", Path.home())]
+    script = "; ".join(f"touch {place} 2>/dev/null || echo refused" for place in places)
+    assert pods.output(pod(script)) == "refused\n" * 4
+    assert not any(place.exists() for place in places)
 
 
 @pytest.mark.namespaces
@@ -58,15 +56,6 @@ def test_the_clusters_own_files_are_hidden(pods, cluster):
     look = f"ls -A {cluster.home}/trainyard; test -e {cluster.root} || echo hidden; touch {cluster.home}/x"
     assert pods.output(pod(f"({look}) 2>/dev/null; true")).split() == ["hidden"]
     assert not (cluster.home / "x").exists()
-
-
-@pytest.mark.namespaces
-def test_a_pod_sees_its_own_processes_and_no_others(pods):
-    pods.running(pod("sleep 43210"))
-    lines = pods.output(pod("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; echo; echo first is $$$$"))
-    assert "43210" not in lines
-    assert "kube-apiserver" not in lines
-    assert "first is 1" in lines
 
 
 @pytest.mark.namespaces

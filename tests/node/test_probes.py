@@ -125,22 +125,6 @@ def test_a_probe_may_give_less_time_to_end_than_the_pod(pods):
     assert container(again)["lastState"]["terminated"]["exitCode"] == 137
 
 
-def test_an_end_that_a_probe_has_brought_about_is_no_success(pods):
-    probe = {"tcpSocket": {"port": 9}} | QUICK
-    name = pods.create(pod(FOREVER, main={"livenessProbe": probe}, restartPolicy="OnFailure"))
-    again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
-    assert container(again)["lastState"]["terminated"]["exitCode"] == 0
-    assert again["status"]["phase"] == "Running"
-
-
-def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(pods):
-    probe = {"tcpSocket": {"port": 9}} | QUICK
-    deaf = "trap 'exit 3' TERM; sleep infinity & wait"
-    finished = pods.finish(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Never"))
-    assert state(finished)["terminated"]["exitCode"] == 3
-    assert container(finished)["restartCount"] == 0
-
-
 def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, cluster):
     probe = {"exec": {"command": ["sleep", "65432"]}, "timeoutSeconds": 1} | QUICK
     name = pods.create(pod(FOREVER, main={"readinessProbe": probe}))
