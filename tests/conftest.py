@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import tomllib
+from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,7 @@ KILL_SECONDS = float(os.environ.get("TRAINYARD_KILL_SECONDS", "60"))  # after a 
 ORDER = (
     "notebooks/test_notebooks.py",
     "node",
+    "security",
     "cluster",
     "browser",
     "notebooks",
@@ -37,6 +39,19 @@ ORDER = (
     "unit",
     "localkube",
 )
+# Side by side, these files are one worker's, so that what they share is started once and not by each worker.
+TOGETHER = {
+    "pods": "node/test_pods_*.py node/test_streams_*.py",
+    "attacks": "security/*.py",
+    "nodes": """
+        node/test_cluster_privacy.py node/test_component_pods.py node/test_device_plugins.py
+        node/test_endpoints.py node/test_images.py node/test_lifecycle.py node/test_limits.py
+        node/test_metrics.py node/test_network_policies.py node/test_node_shutdown.py
+        node/test_pod_certificates.py node/test_pod_groups.py node/test_probes.py node/test_provisioner.py
+        node/test_pulled_images.py node/test_security.py node/test_static_pods.py
+        node/test_status_reports.py node/test_statuses_alike.py node/test_storage.py node/test_volumes.py
+    """,
+}
 HERE = Path(__file__).parent
 
 
@@ -84,6 +99,24 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("namespaces"):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Spread files over workers as ``--dist loadfile`` does, those of TOGETHER as one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            for unit, names in TOGETHER.items():
+                if any(fnmatch(file, f"tests/{name}") for name in names.split()):
+                    return unit
+            return file
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish():
