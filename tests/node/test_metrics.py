@@ -64,22 +64,6 @@ def test_the_time_that_is_counted_never_falls_while_children_come_and_go(cluster
     assert readings == sorted(readings)
 
 
-def top(cluster, *words):
-    """Return the lines of ``kubectl top``, split; none while metrics-server has nothing to say."""
-    command = cluster.kubectl_command("top", *words, "--no-headers")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=cluster.enter)
-    return [line.split() for line in done.stdout.splitlines()] if done.returncode == 0 else []
-
-
-def test_kubectl_top_shows_every_node_and_the_pod(cluster, busy):
-    name = busy["metadata"]["name"]
-    eventually(lambda: sorted(line[0] for line in top(cluster, "nodes")), expected=["node-0", "node-1"])
-    eventually(lambda: name in [line[0] for line in top(cluster, "pods")])
-    ((_, cpu, memory),) = [line for line in top(cluster, "pods") if line[0] == name]
-    assert int(cpu.removesuffix("m")) > 5
-    assert 60 < int(memory.removesuffix("Mi")) < 120
-
-
 def test_nobody_but_metrics_server_and_the_api_server_may_ask(cluster):
     """The scheduler's certificate is of the same authority, and has no business here."""
     pki, script = cluster.root / "pki", "import ssl, http.client, sys\n"

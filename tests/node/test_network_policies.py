@@ -89,14 +89,6 @@ def test_a_pod_that_calls_itself_another_ones_mirror_does_not_lift_its_policy(cl
         cluster.kubectl("patch", "pod/forged", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
-def test_a_port_that_a_policy_leaves_out_is_closed(cluster, pods, web):
-    ports = [{"port": 8080, "protocol": "UDP"}]
-    with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"ports": ports}]):
-        tcp, udp, by_name, udp_by_name, _ = ways(web)
-        expected = ["web", "web", "nothing", "nothing"]
-        in_force(pods, udp, udp_by_name, *never([tcp, by_name]), expected=expected)
-
-
 def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
     mine = {"matchLabels": {"role": "confined"}}
     dns = {"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}]}

@@ -140,13 +140,6 @@ def test_groups_come_from_the_pod_and_from_the_image(pods, registry):
     assert output[1:] == ["0 777 2777", "101 777 644"]
 
 
-def test_programs_may_give_privileges_unless_that_is_refused(pods, registry):
-    for allowed, item in ((True, "0"), (False, "1")):
-        main = of(registry, "system:1", command=["grep", "NoNewPrivs", "/proc/self/status"])
-        main["securityContext"] = {"runAsUser": 101, "allowPrivilegeEscalation": allowed}
-        assert pods.output(pod(main=main)).split() == ["NoNewPrivs:", item]
-
-
 def test_the_image_s_signal_ends_it(pods, registry):
     script = "trap 'echo usr1; exit 0' USR1; echo ready; while true; do sleep 1; done"
     created = pods.running(

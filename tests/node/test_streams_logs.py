@@ -46,11 +46,6 @@ def _restarts(pod):
     return pod["status"]["containerStatuses"][0]["restartCount"]
 
 
-def test_a_container_that_has_written_nothing_has_an_empty_log(cluster, pods):
-    assert cluster.kubectl("logs", pods.running(pod("sleep 600"))["metadata"]["name"]) == ""
-    assert cluster.kubectl("logs", pods.finish(pod("true"))["metadata"]["name"], "-f") == ""
-
-
 def test_a_log_is_read_and_followed_across_rotation_and_its_size_is_bounded(cluster, pods):
     name = pods.create(pod("read go; seq 1000000; seq 500000", main={"stdin": True}))
     running = pods.until(name, lambda pod: "running" in state(pod))
