@@ -1,6 +1,7 @@
 """A cluster of this user and one of an unprivileged user, which the tests of what pods do to them share."""
 
 import os
+import resource
 
 import pytest
 
@@ -14,7 +15,10 @@ from .users import USERS
 
 @pytest.fixture(scope="package", params=USERS)
 def cluster(request):
-    """Yield a cluster whose home has a second mount, at ``second``, and neither is in a place like /tmp."""
+    """Yield a cluster whose home has a second mount, at ``second``, and neither is in a place like /tmp.
+
+    It is created with as few descriptors as most shells allow.
+    """
     with state_home(request.config.cache.mkdir("isolation")) as home:
         second = home.with_name(home.name + "-second")
         second.mkdir()
@@ -22,9 +26,8 @@ def cluster(request):
         home.chmod(0o755)
         enter = enter_as_nobody(home) if request.param == NOBODY != os.getuid() else lambda: None
         try:
-            with running_cluster(
-                "--nodes", "1", home=home, enter=_twice(home, second, enter), **nobodys(home)
-            ) as running:
+            enter = _twice(home, second, enter)
+            with running_cluster("--nodes", "1", home=home, enter=enter, **nobodys(home)) as running:
                 running.second = second
                 yield running
         finally:
@@ -33,6 +36,7 @@ def cluster(request):
 
 def _twice(home, second, enter):
     def both():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         if not os.getuid():
             unshare(CLONE_NEWNS)
             mount(None, "/", None, MS_REC | MS_PRIVATE)

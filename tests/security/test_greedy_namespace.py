@@ -117,10 +117,6 @@ def ada(cluster):
     cluster.kubectl("delete", "namespace", "ada", "--grace-period=0", "--force")
 
 
-def kubelet(cluster):
-    return next(p for p in cluster.processes() if "localkube.kubelet" in p.cmdline())
-
-
 def test_a_greedy_namespace_keeps_no_other_pod_waiting_and_the_kubelet_alive(cluster, pods, ada):
     cluster.kubectl("apply", "-f", "-", stdin=service("calm", "calm", (80, 8080, "TCP")))
     try:
@@ -129,10 +125,10 @@ def test_a_greedy_namespace_keeps_no_other_pod_waiting_and_the_kubelet_alive(clu
         ada(service("web", "greedy", (4999, 4999, "TCP"), *datagrams))
         ada(pod(name="greedy", labels={"app": "greedy"}, main=python(GREEDY)))
         cluster.kubectl("-n", "ada", "wait", "pod/greedy", "--for=condition=Ready", "--timeout=60s")
-        before = kubelet(cluster)
+        before = cluster.process("localkube.kubelet")
         longest = json.loads(pods.output(pod(main=python(MEASURE))))
         assert all(seconds < PATIENCE for seconds in longest.values()), longest
-        assert kubelet(cluster) == before
+        assert cluster.process("localkube.kubelet") == before
         limits = Path(f"/proc/{before.pid}/limits").read_text().splitlines()
         hard = next(int(line.split()[4]) for line in limits if line.startswith("Max open files"))
         assert before.num_fds() < hard / 2

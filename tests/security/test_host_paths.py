@@ -75,13 +75,3 @@ def test_a_path_through_what_a_process_has_open_is_no_other_way_to_the_clusters_
 ):
     name = pods.create(mounting(f"{path}{cluster.root}/pki", "find /host", kind="Directory"))
     pods.wait_for_event(name, "FailedMount", "belongs to the local cluster itself")
-
-
-def test_a_working_directory_is_none_of_the_descriptors_of_who_starts_the_container(pods):
-    """CVE-2024-21626: a leaked descriptor of a directory of the machine."""
-    names = [
-        pods.create(pod("true", main={"workingDir": f"/proc/self/fd/{number}"})) for number in range(3, 12, 2)
-    ]
-    for name in names:
-        ended_pod = pods.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
-        assert ended_pod["status"]["phase"] == "Failed", ended_pod["spec"]

@@ -13,7 +13,7 @@ from localkube.network import accepting
 
 from ..node.clusters import eventually
 from ..node.restrictions import NOBODY
-from .users import USERS, as_user, cluster_of
+from .users import as_user
 
 STRANGER = NOBODY - 1
 IDLE = 900
@@ -21,18 +21,6 @@ OWNERS = [pytest.param(lambda local, remote: accepting.owner(local, remote), id=
           pytest.param(accepting._owner_by_proc, id="/proc/net/tcp")]  # fmt: skip
 
 by_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-
-
-@pytest.fixture(scope="module", params=USERS)
-def cluster(request):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # as in most shells
-    try:
-        with cluster_of(request.param, cache=request.config.cache) as running:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            yield running
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def is_answered(port):
