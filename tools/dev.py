@@ -37,9 +37,7 @@ RUN = "PROFILE MIRROR NODES IMAGE LANES TIME_LIMIT MIN_ACCURACY MIN_IMAGES_PER_S
 RUN += " STORAGE_CLASS TOLERATIONS"
 EXISTING = "KUBECONFIG CONTEXT NAMESPACE"
 # Tests of pods in both modes; those that need namespaces have the marker "namespaces".
-IN_BOTH_MODES = (
-    "pods_* streams_* lifecycle machines metrics probes"
-)
+IN_BOTH_MODES = "pods_* streams_* lifecycle machines metrics probes"
 
 
 @dataclass(frozen=True)
