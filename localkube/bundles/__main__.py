@@ -1,6 +1,7 @@
 """``python -m localkube.bundles use FILE``, before anything is installed; later ``localkube bundle``."""
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 
@@ -17,10 +18,7 @@ def main() -> int:
     parser.add_argument("--image", action="append", default=[], metavar="REFERENCE")
     options = parser.parse_args()
 
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
+    say = functools.partial(print, flush=True)
     try:
         if options.verb == "use":
             use(options.file, report=say)

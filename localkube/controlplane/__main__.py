@@ -4,6 +4,7 @@ It needs nothing but Python, so that it can run while the packages of the kit ar
 """
 
 import argparse
+import functools
 import os
 import signal
 import sys
@@ -27,10 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
 
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
+    say = functools.partial(print, flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: go ends its compilers, too
     if options.background:
         die_with_parent(signal.SIGTERM)

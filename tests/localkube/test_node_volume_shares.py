@@ -2,9 +2,10 @@
 
 import pytest
 
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.volumes.projected import VolumeFile
 from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
-from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
+from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, VolumeShares, size_of
 
 MIB = 1 << 20
 
@@ -22,7 +23,7 @@ def test_a_small_file_takes_a_page_and_what_is_noted_of_it():
 
 def test_a_namespace_has_an_eighth_and_the_message_says_what_it_has(shares):
     shares.reserve("a", {"v": (MEMORY, 6 * MIB)}, namespace="ada")
-    with pytest.raises(ShareError, match="no space left on device: .* need 3Mi .* ada have 6Mi and may"):
+    with pytest.raises(ConfigError, match="no space left on device: .* need 3Mi .* ada have 6Mi and may"):
         shares.reserve("b", {"v": (MEMORY, 3 * MIB)}, namespace="ada")
     shares.reserve("b", {"v": (DISK, 3 * MIB)}, namespace="ada")
     shares.reserve("c", {"v": (MEMORY, 8 * MIB)}, namespace="bob")
@@ -38,19 +39,19 @@ def test_room_returns_with_the_pod_and_a_volume_counts_once(shares):
 
 def test_many_volumes_of_many_pods_are_counted_together(shares):
     """Two hundred and sixty times one object, and pods with a little each."""
-    with pytest.raises(ShareError):
+    with pytest.raises(ConfigError):
         shares.reserve("a", {f"v{n}": (MEMORY, MIB) for n in range(260)}, namespace="ada")
     assert shares.used(MEMORY) == {}
     for number in range(8):
         shares.reserve(f"p{number}", {"v": (MEMORY, MIB)}, namespace="ada")
-    with pytest.raises(ShareError):
+    with pytest.raises(ConfigError):
         shares.reserve("p9", {"v": (MEMORY, MIB)}, namespace="ada")
 
 
 def test_all_namespaces_together_leave_room_to_rewrite_a_volume(shares):
     for number in range(7):
         shares.reserve("p", {f"v{number}": (MEMORY, 8 * MIB)}, namespace=f"n{number}")
-    with pytest.raises(ShareError, match="those of all namespaces have 56Mi of 64Mi"):
+    with pytest.raises(ConfigError, match="those of all namespaces have 56Mi of 64Mi"):
         shares.reserve("q", {"v": (MEMORY, MIB)}, namespace="late")
 
 

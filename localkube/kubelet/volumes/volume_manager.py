@@ -31,7 +31,7 @@ from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache
 from localkube.kubelet.volumes.persistent_volume import ClaimResolver, give_group
-from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
+from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, VolumeShares, size_of
 from localkube.kubelet.work_pools import OBJECTS, TEXTS, WALKS
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import MountSpec
@@ -155,7 +155,7 @@ class VolumeManager:
         }
         try:
             self.shares.reserve(pod["metadata"]["uid"], sizes, namespace=pod["metadata"]["namespace"])
-        except ShareError as error:
+        except ConfigError as error:
             largest = max(specs, key=lambda spec: sizes[spec["name"]][1])
             raise _failed(largest, str(error)) from error
         return files

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.quantity import quantity
 from localkube.kubelet.volumes.projected import VolumeFile
 
@@ -19,10 +20,6 @@ LIMITS = {MEMORY: 512 * MEBIBYTE, DISK: 8192 * MEBIBYTE}
 NAMESPACES = 8
 WORDS = {MEMORY: "Secrets and tokens", DISK: "ConfigMaps and downward API files"}
 PAGE = 4096
-
-
-class ShareError(Exception):
-    """A namespace has no space for a volume; a later attempt succeeds once pods have terminated."""
 
 
 def size_of(files: Mapping[str, VolumeFile]) -> int:
@@ -57,7 +54,7 @@ class VolumeShares:
         A namespace that begins to rewrite its largest volume needs it twice, so an eighth of all stays free.
 
         Raises:
-            ShareError: They do not fit; nothing has changed.
+            ConfigError: They do not fit; nothing has changed. A later attempt succeeds once pods have ended.
         """
         kept = {key: held for key, held in self._held.items() if key[0] != uid or key[1] not in volumes}
         for medium in (MEMORY, DISK):
@@ -66,7 +63,7 @@ class VolumeShares:
             everyone = sum(size for _, kind, size in kept.values() if kind == medium)
             free = self.room[medium] - self.of_namespace(medium) - everyone
             if wanted and (own + wanted > self.of_namespace(medium) or wanted > free):
-                raise ShareError(self._message(medium, namespace, wanted=wanted, own=own, everyone=everyone))
+                raise ConfigError(self._message(medium, namespace, wanted=wanted, own=own, everyone=everyone))
         self._held = kept | {
             (uid, name): (namespace, medium, size) for name, (medium, size) in volumes.items()
         }
