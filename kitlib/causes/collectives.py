@@ -8,10 +8,7 @@ https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kitlib.causes.processes import RankState
+from typing import Any, Protocol
 
 DEFAULT = "default_pg"  # torch's description of the group of all ranks
 SAME_SIZES = ("all_reduce", "broadcast", "reduce", "all_gather", "_allgather_base", "reduce_scatter")
@@ -80,6 +77,17 @@ class Collective:
         return f"group {self.group if self.description == 'undefined' else self.description}"
 
 
+class Rank(Protocol):
+    """A rank with its collectives, as far as they are known."""
+
+    @property
+    def rank(self) -> int | str: ...
+    @property
+    def groups(self) -> Mapping[str, Group]: ...
+    @property
+    def collectives(self) -> Sequence[Collective]: ...
+
+
 @dataclass(frozen=True)
 class Difference:
     """The first call of a group in which its ranks differ.
@@ -109,7 +117,7 @@ class Difference:
         )
 
 
-def differences(ranks: Sequence["RankState"]) -> Iterator[Difference]:
+def differences(ranks: Sequence[Rank]) -> Iterator[Difference]:
     """Find the first difference of each group: an operation, a shape, or a call that some ranks lack."""
     for name in dict.fromkeys(call.group for rank in ranks for call in rank.collectives):
         calls = {rank.rank: last_calls(rank, name) for rank in ranks}
@@ -142,7 +150,7 @@ def _difference(
     return Difference(name, number, by_rank, absent) if absent and pending else None
 
 
-def last_calls(rank: "RankState", group: str) -> dict[int, Collective]:
+def last_calls(rank: Rank, group: str) -> dict[int, Collective]:
     """Map the numbers of a rank's last calls in a group, since it was created, to the calls."""
     calls: dict[int, Collective] = {}
     for call in reversed(rank.collectives):

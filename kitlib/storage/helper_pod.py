@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Protocol
 
 from kitlib import config
 from kitlib.causes.cause import Cause
@@ -32,7 +33,7 @@ from kitlib.errors import (
 )
 from kitlib.k8s import images, limit_ranges, manifests, names, pods
 from kitlib.k8s.api_errors import rbac_hint
-from kitlib.k8s.client import allowed
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.wait import wait
@@ -51,14 +52,29 @@ MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or some
 _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
+class PodHost(Protocol):
+    """The part of `kitlib.Cluster` that a volume uses."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kube(self) -> Kube: ...
+
+    @property
+    def kubeconfig(self) -> Path: ...
+
+    def kubectl_command(self) -> Sequence[str]: ...
+
+    def pod_annotations(self, mounted: Iterable[str], /) -> Mapping[str, str]: ...
+
+    def pod_security(self, user: int | None = None, /) -> PodSecurity: ...
+
+
 class HelperPod(AbstractContextManager["HelperPod"]):
-    """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case.
+    """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case."""
 
-    Args:
-        cluster: A `kitlib.Cluster`.
-    """
-
-    def __init__(self, cluster: Any, claim: str) -> None:
+    def __init__(self, cluster: PodHost, claim: str) -> None:
         self.cluster, self.claim = cluster, claim
         self.about: str = f'volume "{claim}" in cluster "{cluster.name}"'
         self.pod: str = names.unique(f"volume-{claim}")

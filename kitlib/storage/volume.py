@@ -17,7 +17,7 @@ from kitlib.errors import BadInput, KitError
 from kitlib.k8s.manifests import Object
 from kitlib.storage import copy, pvc
 from kitlib.storage.copy import inside, listing, target
-from kitlib.storage.helper_pod import HelperPod
+from kitlib.storage.helper_pod import HelperPod, PodHost
 
 
 @checked_class
@@ -34,8 +34,8 @@ class Volume:
         >>> volume.ls("pets")
     """
 
-    def __init__(self, cluster: Any, name: str) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: PodHost, name: str) -> None:
+        self.cluster: Any = cluster
         self.name: str = name
 
     # Files

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line, time_key
 from kitlib.errors import KitError
 from kitlib.k8s import pods
+from kitlib.k8s.client import Kube
 from kitlib.k8s.logs import PodLogFollowers
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
@@ -73,12 +74,36 @@ def _readable(text: str, rank: int | str) -> str:
     return formatted if len(formatted) <= LONGEST else f"{formatted[: LONGEST - 1]}…"
 
 
+class WatchedStatus(Protocol):
+    """The part of a run's status that its view reads."""
+
+    @property
+    def finished(self) -> bool: ...
+
+
+class WatchedRun(Protocol):
+    """The interface of `kitlib.Run` that its view uses."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kube(self) -> Kube: ...
+
+    @property
+    def status(self) -> WatchedStatus: ...
+
+    def events(self) -> Table: ...
+
+    def pods(self) -> Table: ...
+
+
 class RunWatch(Watch):
-    """A live view of a run; created by :meth:`kitlib.Run.watch` for itself."""
+    """A live view of a run; created by :meth:`kitlib.Run.watch`."""
 
     kind = "run"
 
-    def __init__(self, run: Any, *, states: States) -> None:
+    def __init__(self, run: WatchedRun, *, states: States) -> None:
         super().__init__(run.name)
         self.run, self.states = run, states
         self.began: float = time.time()
