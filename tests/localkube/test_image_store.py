@@ -44,16 +44,10 @@ def test_a_long_name_is_refused():
         normalize("a/" + "b" * 254)
 
 
-@pytest.mark.parametrize(
-    "reference", ["busybox:1.36", "docker.io/library/busybox:1.36", f"sha256:{HEX}", HEX]
-)
-def test_an_image_is_found_by_its_names_and_by_its_id(store, reference):
-    assert find(reference, store=store) == {"id": f"sha256:{HEX}"}
-
-
-def test_an_image_that_is_not_there_is_none(store):
-    assert find("busybox", store=store) is None
-    assert find("sha256:" + "0" * 64, store=store) is None
+def test_an_image_is_found_by_its_names_and_by_its_id_and_is_none_where_it_is_not(store):
+    for reference in ("busybox:1.36", "docker.io/library/busybox:1.36", f"sha256:{HEX}", HEX):
+        assert find(reference, store=store) == {"id": f"sha256:{HEX}"}
+    assert find("busybox", store=store) is find("sha256:" + "0" * 64, store=store) is None
     assert find("busybox", store=store / "none") is None
     assert records(store=store / "none") == []
     assert [record["id"] for record in records(store=store)] == [f"sha256:{HEX}"]

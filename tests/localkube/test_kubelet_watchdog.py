@@ -159,46 +159,6 @@ async def test_what_a_failed_step_had_in_memory_goes_at_once(tmp_path):
         loop.set_task_factory(None)
 
 
-async def test_each_step_of_a_pods_tasks_is_marked_and_nothing_else(tmp_path):
-    loop = asyncio.get_running_loop()
-    Heartbeat(tmp_path, late=print)
-    marks = []
-
-    def look():
-        marks.append((tmp_path / CURRENT).read_bytes().rstrip(b"\0").decode())
-
-    async def below():
-        look()
-        with contextlib.suppress(ZeroDivisionError):
-            await failing()
-        await asyncio.sleep(0)
-        look()
-
-    async def failing():
-        await asyncio.sleep(0)
-        raise ZeroDivisionError
-
-    async def work():
-        look()
-        await asyncio.gather(below(), below())
-        return "value"
-
-    try:
-        with work_of(pod("one")):
-            first = asyncio.create_task(work())
-        with work_of(pod("two")):
-            second = asyncio.create_task(asyncio.sleep(60))
-        look()
-        assert await first == "value"
-        look()
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-    finally:
-        loop.set_task_factory(None)
-    assert marks == ["", *["one"] * 5, ""]
-
-
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": "x"}', "3"])
 def test_a_spoiled_record_of_stalls_is_none(tmp_path, content):
     (tmp_path / STALLS).write_text(content)

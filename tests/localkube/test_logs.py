@@ -135,13 +135,17 @@ def test_tail_gives_what_the_program_tail_gives(path, seed):
         assert read(path, tail_lines=lines) == reference_tail(written, lines), lines
 
 
-def test_timestamps_stand_once_at_the_beginning_of_a_line(path):
-    times = iter([SECOND, 2 * SECOND, 3 * SECOND])
+def written_each_second(path, *pieces):
+    """Write pieces one second after the other."""
+    times = iter(range(SECOND, 10 * SECOND, SECOND))
     writer = LogFiles().open(path)
     writer._clock = lambda: next(times)
-    writer.feed("stdout", b"a")
-    writer.feed("stdout", b"b\nc\n")
-    writer.feed("stdout", b"d")
+    for piece in pieces:
+        writer.feed("stdout", piece)
+
+
+def test_timestamps_stand_once_at_the_beginning_of_a_line(path):
+    written_each_second(path, b"a", b"b\nc\n", b"d")
     lines = read(path, timestamps=True).split(b"\n")
     assert lines == [
         b"1970-01-01T00:00:0%d.000000000Z %s" % line for line in [(1, b"ab"), (2, b"c"), (3, b"d")]
@@ -149,13 +153,15 @@ def test_timestamps_stand_once_at_the_beginning_of_a_line(path):
 
 
 def test_since_leaves_out_what_is_older(path):
-    times = iter([SECOND, 2 * SECOND, 3 * SECOND])
-    writer = LogFiles().open(path)
-    writer._clock = lambda: next(times)
-    for line in (b"1\n", b"2\n", b"3\n"):
-        writer.feed("stderr", line)
+    written_each_second(path, b"1\n", b"2\n", b"3\n")
     assert read(path, since=timestamp(2 * SECOND)) == b"2\n3\n"
     assert read(path, since=parse_timestamp("1970-01-01T01:00:03+01:00")) == b"3\n"
+
+
+def test_a_line_that_began_before_the_time_that_is_asked_for_is_left_out_whole(path):
+    """Who takes a log up again would otherwise get the end of a line for a line."""
+    written_each_second(path, b"old", b"er", b" line\nnew", b"er line\n")
+    assert read(path, since=timestamp(2 * SECOND)) == b"newer line\n"
 
 
 def test_a_time_without_a_zone_is_refused():
@@ -306,13 +312,3 @@ def test_a_continued_log_is_rotated_where_the_kubelet_before_would_have_done_it(
     writer = LogFiles(SMALL).open(path)
     writer.feed("stdout", b"y" * 100 + b"\n")
     assert [name.name for name in segments(path)] == ["0.log.1"]
-
-
-def test_a_line_that_began_before_the_time_that_is_asked_for_is_left_out_whole(path):
-    """Who takes a log up again would otherwise get the end of a line for a line."""
-    times = iter([SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND])
-    writer = LogFiles().open(path)
-    writer._clock = lambda: next(times)
-    for piece in (b"old", b"er", b" line\nnew", b"er line\n"):
-        writer.feed("stdout", piece)
-    assert read(path, since=timestamp(2 * SECOND)) == b"newer line\n"

@@ -26,21 +26,16 @@ def required(**expression):
     return pod(affinity={"nodeAffinity": needs})
 
 
-@pytest.mark.parametrize("name", ["kernel.shm_rmid_forced", "net.ipv4.tcp_rmem", "net/ipv4/tcp_rmem"])
-def test_safe_parameters_of_the_kernel_are_admitted(name):
-    assert refused(with_sysctl(name)) is None
-
-
-@pytest.mark.parametrize("name", ["kernel.msgmax", "net.core.somaxconn", "vm.swappiness"])
-def test_other_parameters_of_the_kernel_are_forbidden(name):
-    assert refused(with_sysctl(name)) == ("SysctlForbidden", f'forbidden sysctl: "{name}" not allowlisted')
-
-
-def test_a_pod_in_the_nodes_namespaces_sets_nothing_there():
-    _, message = refused(with_sysctl("net.ipv4.tcp_rmem", hostNetwork=True))
-    assert message == 'forbidden sysctl: "net.ipv4.tcp_rmem" not allowed with host net enabled'
-    _, message = refused(with_sysctl("kernel.shm_rmid_forced", hostIPC=True))
-    assert message == 'forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled'
+def test_safe_parameters_of_the_kernel_are_admitted_but_for_those_of_the_nodes_namespaces():
+    for name in ("kernel.shm_rmid_forced", "net.ipv4.tcp_rmem", "net/ipv4/tcp_rmem"):
+        assert refused(with_sysctl(name)) is None
+    for name, spec, why in (
+        *((name, {}, "allowlisted") for name in ("kernel.msgmax", "net.core.somaxconn", "vm.swappiness")),
+        ("net.ipv4.tcp_rmem", {"hostNetwork": True}, "allowed with host net enabled"),
+        ("kernel.shm_rmid_forced", {"hostIPC": True}, "allowed with host ipc enabled"),
+    ):
+        message = f'forbidden sysctl: "{name}" not {why}'
+        assert refused(with_sysctl(name, **spec)) == ("SysctlForbidden", message)
 
 
 def test_a_pod_of_another_operating_system_or_with_a_profile_of_apparmor_is_refused():

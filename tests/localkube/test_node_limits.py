@@ -29,15 +29,11 @@ def test_cores_go_to_those_who_ask_for_fewer_than_there_are():
     assert limits.apply(container(requests={"cpu": "1"}), identity="d") == ([], [])
 
 
-def test_cores_of_a_container_that_has_ended_are_given_again():
+def test_cores_of_a_container_that_has_ended_are_given_again_and_nodes_begin_at_cores_of_their_own():
     cores = CoreAllocator([0, 1])
     assert cores.allocate("a", 1) == [0]
     cores.free("a")
-    assert cores.allocate("b", 1) == [0]
-    assert cores.allocate("c", 1) == [1]
-
-
-def test_nodes_begin_at_cores_of_their_own():
+    assert [cores.allocate(name, 1) for name in "bc"] == [[0], [1]]
     cores = CoreAllocator([0, 1, 2, 3])
     assert cores.allocate("a", 2, first=2) == [2, 3]
     assert cores.allocate("b", 1, first=6) == [0]
@@ -78,11 +74,14 @@ def test_a_pod_that_asks_for_nothing_has_a_group_that_counts_its_processes(secon
     assert (root / "default" / "best-effort" / "cpu.weight").read_text() == "1"
 
 
-def test_the_limit_of_processes_is_the_pods(second):
+def test_in_version_2_a_group_without_limits_is_not_limited_and_the_limit_of_processes_is_the_pods(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5))
-    assert (root / "default" / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
-    assert not (root / "default" / "uid" / "uid.main.0" / "pids.max").exists()
+    group = root / "default" / "uid" / "uid.main.0"
+    assert (group / "cpu.max").read_text() == "max 100000"
+    assert (group / "memory.max").read_text() == "max"
+    assert (group.parent / "pids.max").read_text() == str(PIDS_LIMIT)
+    assert not (group / "pids.max").exists()
 
 
 BOUNDS = Bounds(processes=900, processes_of_namespace=300, memory=900 << 20, memory_of_namespace=600 << 20)
@@ -145,13 +144,6 @@ def test_a_pods_weight_is_the_sum_of_its_containers(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5), pod=Resources(cpu_request=2.0))
     assert int((root / "default" / "uid" / "cpu.weight").read_text()) == 1 + 2046 * 9999 // 262142
-
-
-def test_in_version_2_a_group_without_limits_is_not_limited(second):
-    groups, root = second
-    groups.make("uid.main.0", Resources(cpu_request=0.5))
-    assert (root / "default" / "uid" / "uid.main.0" / "cpu.max").read_text() == "max 100000"
-    assert (root / "default" / "uid" / "uid.main.0" / "memory.max").read_text() == "max"
 
 
 def test_in_version_2_usage_and_the_kernels_kills_are_read(second):

@@ -11,11 +11,16 @@ def pool():
     return NodePool(NodeSettings(name="node-0", index=0, cpus=1, memory=2**30, storage=2**30))
 
 
-def test_every_pod_has_an_address_of_its_own_and_keeps_it():
+def test_every_pod_has_an_address_of_its_own_and_keeps_it_and_a_full_node_serves_again_when_one_has_gone():
     node = pool()
     addresses = {uid: node.address(uid) for uid in map(str, range(253))}
     assert len(set(addresses.values())) == 253
     assert {uid: node.address(uid) for uid in addresses} == addresses
+    with pytest.raises(RuntimeCallError, match=r"no IP addresses available.*10\.244\.1\."):
+        node.address("one too many")
+    node.release("7")
+    assert node.address("one too many")
+    assert pool().address("pod", requested="10.244.1.77") == "10.244.1.77"  # that it had before a restart
 
 
 def test_an_address_is_given_again_as_late_as_possible():
@@ -25,17 +30,3 @@ def test_an_address_is_given_again_as_late_as_possible():
     later = [node.address(str(number)) for number in range(252)]
     assert first not in later
     assert node.address("last") == first
-
-
-def test_a_full_node_says_so_and_serves_again_when_a_pod_has_gone():
-    node = pool()
-    for number in range(253):
-        node.address(str(number))
-    with pytest.raises(RuntimeCallError, match=r"no IP addresses available.*10\.244\.1\."):
-        node.address("one too many")
-    node.release("7")
-    assert node.address("one too many")
-
-
-def test_a_pod_gets_back_the_address_that_it_had_before_the_kubelets_restart():
-    assert pool().address("pod", requested="10.244.1.77") == "10.244.1.77"

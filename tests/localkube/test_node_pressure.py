@@ -1,5 +1,7 @@
 """When a machine is short of something, which pods it refuses, and which it evicts first."""
 
+import itertools
+
 import pytest
 
 from localkube.kubelet.pods.eviction import PodUsage, eviction_message, ranked, worth_it
@@ -96,23 +98,30 @@ def names(usages):
     return [usage.pod["metadata"]["name"] for usage in usages]
 
 
-def test_pods_above_their_requests_go_first_then_the_least_priority_then_the_largest():
-    usages = [
-        PodUsage(pod("within", request="10"), 9),
-        PodUsage(pod("above", request="5"), 9),
+RANKED = {  # by resource, whom to evict first: above the request, then the least priority, then the largest
+    "memory": [
         PodUsage(pod("far-above"), 9),
+        PodUsage(pod("above", request="5"), 9),
         PodUsage(pod("important", priority=7), 90),
-    ]
-    assert names(ranked(usages, "memory")) == ["far-above", "above", "important", "within"]
-
-
-def test_what_claims_hold_beyond_their_sizes_counts_and_what_they_may_hold_does_not():
-    usages = [
-        PodUsage(pod("files", resource="ephemeral-storage"), 40 * MIB),
+        PodUsage(pod("within", request="10"), 9),
+    ],
+    "ephemeral-storage": [  # what a claim holds beyond its size counts, and what it may hold does not
         PodUsage(pod("overfull"), 0, claims={"data": (90 * MIB, MIB)}),
+        PodUsage(pod("files", resource="ephemeral-storage"), 40 * MIB),
         PodUsage(pod("in-its-claim"), 52 << 10, claims={"data": (900 * MIB, 1000 * MIB)}),
-    ]
-    assert names(ranked(usages, "ephemeral-storage")) == ["overfull", "files", "in-its-claim"]
+    ],
+    "pids": [
+        PodUsage(pod("many"), 30),
+        PodUsage(pod("few"), 3),
+        PodUsage(pod("important", priority=7), 90),
+    ],
+}
+
+
+@pytest.mark.parametrize("resource", RANKED)
+def test_pods_above_their_requests_go_first_then_the_least_priority_then_the_largest(resource):
+    for usages in itertools.permutations(RANKED[resource]):
+        assert names(ranked(usages, resource)) == names(RANKED[resource])
 
 
 @pytest.mark.parametrize("missing", [0, 50 * MIB, 10_000 * MIB])
@@ -127,22 +136,14 @@ def test_nobody_is_evicted_for_less_than_a_megabyte_or_what_would_not_help(missi
     assert names(worth_it(usages, missing=missing)) == expected
 
 
-def test_an_eviction_names_the_claim_that_holds_more_than_its_size():
-    usage = PodUsage(pod(), 0, claims={"data": (64 * MIB, MIB)})
-    disk = Threshold("nodefs.available", "100Mi")
-    message = eviction_message(usage, disk, Observation(50 * MIB, 1 << 30))
-    assert message.endswith("PersistentVolumeClaim data was holding 64Mi, its size is 1Mi. ")
-
-
-def test_of_pods_with_many_processes_those_of_least_priority_go_first():
-    usages = [PodUsage(pod("few"), 3), PodUsage(pod("many"), 30), PodUsage(pod("important", priority=7), 90)]
-    assert names(ranked(usages, "pids")) == ["many", "few", "important"]
-
-
-def test_an_eviction_names_the_container_that_takes_more_than_it_requests():
+def test_an_eviction_names_the_container_or_the_claim_that_takes_more_than_it_may():
     usage = PodUsage(pod(request="16Mi"), 64 * MIB, {"main": 64 * MIB})
-    memory = Threshold("memory.available", "100Mi")
+    memory, disk = Threshold("memory.available", "100Mi"), Threshold("nodefs.available", "100Mi")
     assert eviction_message(usage, memory, Observation(50 * MIB, 1 << 30)) == (
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "
         "Container main was using 64Mi, request is 16Mi, has larger consumption of memory. "
     )
+    message = eviction_message(
+        PodUsage(pod(), 0, claims={"data": (64 * MIB, MIB)}), disk, Observation(50 * MIB, 1 << 30)
+    )
+    assert message.endswith("PersistentVolumeClaim data was holding 64Mi, its size is 1Mi. ")

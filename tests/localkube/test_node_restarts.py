@@ -32,15 +32,8 @@ def test_a_rule_on_exit_codes_comes_first():
     assert container_should_restart(pod, container, 1)
 
 
-def test_the_wait_doubles_from_ten_seconds_to_five_minutes():
+def test_the_wait_doubles_from_ten_seconds_to_five_minutes_and_ten_minutes_without_a_crash_are_forgiven():
     assert [backoff(count) for count in range(9)] == [0, 0, 10, 20, 40, 80, 160, 300, 300]
     assert backoff(10_000) == 300
-
-
-def test_ten_minutes_without_a_crash_are_forgiven():
-    assert crashes(5, ran_for=599) == 6
-    assert crashes(5, ran_for=600) == 1
-
-
-def test_durations_read_as_kubernetes_prints_them():
+    assert (crashes(5, ran_for=599), crashes(5, ran_for=600)) == (6, 1)
     assert [duration(seconds) for seconds in (0, 10, 60, 3661)] == ["0s", "10s", "1m0s", "1h1m1s"]

@@ -34,23 +34,33 @@ def test_a_pod_without_limits_is_not_looked_at():
     assert is_limited(pod(None, "1Mi"))
 
 
-def test_an_empty_dir_over_its_limit_is_named_first():
-    message = excess(pod("1Mi", scratch={"sizeLimit": "2Mi"}), StorageUsage({"scratch": 3 * MIB}, {}))
-    assert message == 'Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". '
-
-
-def test_a_pod_has_the_limits_of_its_containers_together_with_its_empty_dirs():
-    limited = pod("1Mi", "2Mi", scratch={})
-    assert excess(limited, StorageUsage({"scratch": 2 * MIB}, {"c0": MIB})) is None
-    assert (
-        excess(limited, StorageUsage({"scratch": 3 * MIB}, {"c0": MIB}))
-        == "Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. "
-    )
-
-
-def test_a_container_has_its_own_limit():
-    message = excess(pod("1Mi", "8Mi"), StorageUsage({}, {"c0": 2 * MIB, "c1": MIB}))
-    assert message == 'Container c0 exceeded its local ephemeral storage limit "1Mi". '
+@pytest.mark.parametrize(
+    ("limited", "volumes", "containers", "message"),
+    [
+        (
+            pod("1Mi", scratch={"sizeLimit": "2Mi"}),
+            {"scratch": 3 * MIB},
+            {},
+            'Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". ',
+        ),
+        (pod("1Mi", "2Mi", scratch={}), {"scratch": 2 * MIB}, {"c0": MIB}, None),
+        (
+            pod("1Mi", "2Mi", scratch={}),
+            {"scratch": 3 * MIB},
+            {"c0": MIB},
+            "Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. ",
+        ),
+        (
+            pod("1Mi", "8Mi"),
+            {},
+            {"c0": 2 * MIB, "c1": MIB},
+            'Container c0 exceeded its local ephemeral storage limit "1Mi". ',
+        ),
+    ],
+    ids=["an emptyDir", "within", "the containers together", "a container"],
+)
+def test_what_takes_more_of_the_disk_than_it_may_is_named(limited, volumes, containers, message):
+    assert excess(limited, StorageUsage(volumes, containers)) == message
 
 
 def test_disk_usage_is_what_is_allocated_and_follows_no_links(tmp_path):

@@ -7,10 +7,13 @@ def pod(*containers, **spec):
     return {"spec": {"containers": [{"name": "main"}, *containers]} | spec}
 
 
-def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it():
+def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it_and_limits_of_a_whole_pod_are_named():
     usual = {"securityContext": {"allowPrivilegeEscalation": False, "privileged": False}, "ports": [{}]}
     ordinary = pod({"name": "other"} | usual, dnsPolicy="ClusterFirst", securityContext={})
     assert unsupported_fields(ordinary) == []
+    assert unsupported_fields(pod(resources={"requests": {"cpu": "1"}})) == []
+    (sentence,) = unsupported_fields(pod(resources={"limits": {"memory": "1Gi"}}))
+    assert sentence.startswith("resources.limits is not supported: ")
 
 
 def test_fields_that_are_lost_for_one_reason_share_a_sentence():
@@ -24,12 +27,6 @@ def test_fields_that_are_lost_for_one_reason_share_a_sentence():
         f"{lost} are not supported: in plain mode every process is the cluster's user"
         in unsupported_fields_in_plain_mode(manifest)
     )
-
-
-def test_limits_of_a_whole_pod_are_named_and_its_requests_are_not():
-    assert unsupported_fields(pod(resources={"requests": {"cpu": "1"}})) == []
-    (sentence,) = unsupported_fields(pod(resources={"limits": {"memory": "1Gi"}}))
-    assert sentence.startswith("resources.limits is not supported: ")
 
 
 def test_plain_mode_keeps_less():

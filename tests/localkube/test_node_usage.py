@@ -33,14 +33,11 @@ def test_a_container_is_the_tree_of_its_first_process():
     assert usage.memory == 3 * 100 * 1024
 
 
-def test_what_has_ended_has_no_usage():
-    assert processes({5: (1, 10, 5, 0)}).usage(6) is None
-
-
-def test_a_container_that_only_sleeps_has_used_something():
+def test_a_container_that_only_sleeps_has_used_something_and_one_that_has_ended_has_no_usage():
     usage = processes({5: (1, 0, 0, 0)}).usage(5)
     assert usage.cpu == MIN_CPU_SECONDS
     assert usage.memory > 0
+    assert processes({5: (1, 10, 5, 0)}).usage(6) is None
 
 
 def test_a_counter_goes_on_where_a_child_took_its_time_along():
