@@ -64,15 +64,20 @@ def bindings(package: str) -> Bindings:
     """Collect them; a function is kept without its body, which takes the memory."""
     bound = Bindings([], [], [])
     for path in python_files(package):
+        functions = []
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    bound.functions.append((str(path.relative_to(ROOT)), node))
-                case ast.For() | ast.comprehension():
-                    bound.loops += [name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)]
-                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                    bound.names.append(name)
-        for _, function in bound.functions:
+            kind = type(node)  # of millions of nodes; a match takes three times as long
+            if kind is ast.Name:
+                if type(node.ctx) is ast.Store:
+                    bound.names.append(node.id)
+            elif kind is ast.arg:
+                bound.names.append(node.arg)
+            elif kind is ast.For or kind is ast.comprehension:
+                bound.loops += [name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)]
+            elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+                functions.append(node)
+        bound.functions += [(str(path.relative_to(ROOT)), function) for function in functions]
+        for function in functions:
             function.body = []
     return bound
 

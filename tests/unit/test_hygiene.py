@@ -5,6 +5,8 @@ import dis
 import re
 import statistics
 import sys
+from copy import copy
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -35,12 +37,18 @@ def path(request):
     return request.param
 
 
-@pytest.fixture
-def notebook(path):
-    """Each notebook in turn, checked against the format's schema; its solutions as code."""
+@cache
+def stored(path):
+    """Read a notebook, once for all tests, and check it against the format's schema."""
     document = nbformat.read(path, as_version=nbformat.NO_CONVERT)
     nbformat.validate(document)
-    return unfold(document)
+    return document
+
+
+@pytest.fixture
+def notebook(path):
+    """Each notebook in turn; its solutions as code."""
+    return unfold(copy(stored(path)))
 
 
 @pytest.fixture
@@ -157,8 +165,10 @@ def test_what_unfolds_has_no_markdown_in_its_summary_where_it_would_be_shown_as_
 
 
 def test_outputs_are_those_of_the_stored_sources(notebook):
-    stored = notebook.metadata.trainyard.get("executed", "")
-    assert stored == digest(notebook), "run tools/run_notebooks.py and tools/store_outputs.py with its number"
+    executed = notebook.metadata.trainyard.get("executed", "")
+    assert executed == digest(notebook), (
+        "run tools/run_notebooks.py and tools/store_outputs.py with its number"
+    )
     counts = [cell.execution_count for cell in code_cells(notebook) if "solution" not in tags(cell)]
     assert counts == sorted(count or 0 for count in counts) and 0 not in counts
     assert all(cell.outputs for cell in code_cells(notebook) if CHECKED in tags(cell))
@@ -181,7 +191,7 @@ def test_pictures_are_stored_and_no_name_of_a_machine(notebook, path):
 
 
 def test_the_notebooks_that_report_a_figure_of_the_smoke_test_are_those_of_its_page():
-    notebooks = {path.stem[:2]: nbformat.read(path, as_version=4) for path in NOTEBOOKS}
+    notebooks = {path.stem[:2]: stored(path) for path in NOTEBOOKS}
     reports = {
         tag: [number for number, book in notebooks.items() if any(tag in tags(c) for c in book.cells)]
         for tag in report.FIGURE_TAGS
@@ -196,7 +206,7 @@ def test_the_notebooks_that_report_a_figure_of_the_smoke_test_are_those_of_its_p
 
 
 def test_nbval_compares_the_outputs_of_at_least_60_cells():
-    notebooks = [unfold(nbformat.read(path, as_version=4)) for path in NOTEBOOKS]
+    notebooks = [unfold(copy(stored(path))) for path in NOTEBOOKS]
     assert sum(CHECKED in tags(cell) for notebook in notebooks for cell in code_cells(notebook)) >= 60
 
 
@@ -211,8 +221,7 @@ def test_an_exercise_is_followed_by_its_solution_which_ends_with_an_assert(noteb
 
 
 def test_solutions_are_folded_as_the_tools_fold_them(path, notebook):
-    stored = nbformat.read(path, as_version=4)
-    assert [cell.source for cell in stored.cells] == [cell.source for cell in fold(notebook).cells]
+    assert [cell.source for cell in stored(path).cells] == [cell.source for cell in fold(notebook).cells]
 
 
 def test_something_is_to_be_written_and_the_kit_checks_it_where_it_is_and_its_solution(notebook, number):

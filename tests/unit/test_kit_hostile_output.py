@@ -34,7 +34,7 @@ from trainyard_kit.program_output import LossEvents, parse_text
 from trainyard_kit.workshop import attendee_status
 
 TIME = "2026-01-01T00:00:00Z"
-MEGABYTE, QUARTER = 2**20, 2**18
+MEGABYTE, LONG = 2**20, 2**16
 VALUES = [
     "NaN",
     "Infinity",
@@ -85,7 +85,7 @@ FIELDS = (
     "event",
 )
 KINDS = ("start", "step", "epoch", "eval", "end", "rendezvous", "progress", "resume", "simulated_accelerator")
-# Of each a quarter of a megabyte is printed.
+# Of each a line of LONG characters is printed: quadratic in so many is more than a minute.
 UNITS = tomllib.loads((Path(__file__).parent / "hostile_units.toml").read_text(encoding="utf-8"))["units"]
 
 
@@ -155,10 +155,10 @@ def test_ranks_and_epochs_without_end_take_bounded_memory():
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=ascii)
-def test_a_quarter_of_a_megabyte_in_one_line_is_read_in_linear_time(unit):
-    line = Line(TIME, unit * (QUARTER // len(unit)))
+def test_a_long_line_is_read_in_linear_time(unit):
+    line = Line(TIME, unit * (LONG // len(unit)))
     heads = [Line(TIME, text) for text in ("epoch\tloss", "epoch | loss", "epoch, loss", "epoch  loss")]
-    with cpu_seconds(5):
+    with cpu_seconds(3):
         for head in heads:
             reader = LossEvents(0)
             list(reader.read(head, world=1))
@@ -166,7 +166,7 @@ def test_a_quarter_of_a_megabyte_in_one_line_is_read_in_linear_time(unit):
             list(reader.read(Line(TIME, f"loss 1 {line.text}"), world=1))
         format_line(line.text)
         tail = LogTail()
-        tail.add([(0, line)] * 60)
+        tail.add([(0, line)] * 10)
         tail.rows()
         frames = [
             Line(TIME, text) for text in (tracebacks._HEAD, '  File "x", line 1, in y', "device-side assert")

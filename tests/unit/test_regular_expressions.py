@@ -33,7 +33,7 @@ PACKAGES = (
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 # Characters that a repetition is pumped with, where it takes them.
 LETTERS = "a0A -_.,:;/([{<=|\"'\t\x1b\\%Z9~é\n"
-MANY, SECONDS = 50_000, 0.4  # quadratic in so many characters is many seconds
+MANY, SECONDS = 25_000, 0.2  # quadratic in so many characters is more
 # Their text is short, or the reader's own; each with where that is.
 OTHERWISE = {
     "kitlib/causes/known_errors.py": "a text is cut at its LONGEST",
