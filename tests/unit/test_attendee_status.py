@@ -100,10 +100,6 @@ def test_what_goes_wrong_with_telling_is_nobodys_trouble(error):
     reporter.cell_finished(SimpleNamespace(info=None, error_in_exec=None, error_before_exec=None))
 
 
-def test_only_an_attendees_notebook_tells_anything():
-    progress_reporter.follow(SimpleNamespace(namespace="attendee-ada"))  # no notebook: nothing is asked of it
-
-
 def room(name, **data):
     namespace = {"metadata": {"name": f"attendee-{name}", "labels": {LABEL: name}}}
     return namespace, {"metadata": {"namespace": f"attendee-{name}"}, "data": data}
@@ -210,10 +206,6 @@ def test_what_somebody_reports_takes_no_more_than_a_row():
     assert "<script>" not in shown._repr_html_()
     assert "<img" not in shown._repr_html_()
     assert shares(statuses)[0] == ["05_indexed_job"]
-
-
-def test_an_instructor_in_no_workshop_sees_no_attendees():
-    assert repr(attendee_status.table([])) == "no attendees"
 
 
 def test_the_live_table_has_a_row_for_each_and_how_far_they_are():

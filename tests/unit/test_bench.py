@@ -1,15 +1,12 @@
 """The pure parts of the benchmarks: order, percentiles, verdicts, the table; and the peer's absence."""
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from bench import measures, publish, table, training
+from bench import measures, publish, training
 from bench.errors import MeasureFailed
 from bench.lab import Lab
-from bench.machine import State
 from bench.measures import FELT, MEASURES
 from bench.results import MET, MISSED, UNJUDGED, Limit, Result
 
@@ -18,24 +15,10 @@ def result(**changes) -> Result:
     return Result(**{"what": "a thing", "unit": "s", "ours": (3.0, 1.0, 2.0), "peer": "a peer"} | changes)
 
 
-def drawn(*results: Result, states=None, failures=None) -> str:
-    console = Console(file=io.StringIO(), width=160)
-    table.draw(results, states=states or {}, failures=failures or {}, console=console)
-    return console.file.getvalue()
-
-
 def test_a_limit_is_held_against_the_ratio_or_the_value():
     limits = [None, Limit(0.5), Limit(0.49), *(Limit(seconds, of="value", unit="s") for seconds in (2, 1.9))]
     verdicts = [result(theirs=(4.0,), limit=limit).verdict for limit in limits]
     assert verdicts == ["", MET, MISSED, MET, MISSED]
-
-
-def test_the_table_tells_of_a_busy_machine_and_of_what_could_not_be_measured():
-    states = {"creation": State(7.5, 60.0, 0.1), "idle": State(0.4, 1.0, 0.1)}
-    text = drawn(result(), states=states, failures={"idle": "no such file"})
-    assert "7.5 before creation (60% busy)" in text
-    assert "0.4" not in text
-    assert "idle: not measured: no such file" in text
 
 
 def test_a_run_is_timed_by_what_its_ranks_say():

@@ -1,13 +1,11 @@
 """Which rank holds up the others, from what their processes do."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from kitlib.causes import Facts, causes
-from kitlib.causes.processes import PROBE, Frame, Joining, RankState, read_states
+from kitlib.causes.processes import Frame, Joining, RankState, read_states
 from kitlib.causes.rules.hangs import RULES
 from kitlib.display.tracebacks import Line
 from kitlib.runs.diagnosis import unread_of
@@ -131,14 +129,3 @@ def test_the_processes_of_ranks_are_told_from_their_launcher_and_their_data_load
     ]
     ranks = list(read_states(json.dumps(rows), 1))
     assert [(item.rank, item.state, item.helpers) for item in ranks] == [(2, "S", {}), (3, "T", {9: "Z"})]
-
-
-def test_the_probe_sees_what_a_process_does():
-    program = "import time; time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", program], env={"RANK": "7", "LOCAL_RANK": "0"}) as process:
-        try:
-            done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
-            ranks = {item.pid: item for item in read_states(done.stdout, 0)}
-            assert (ranks[process.pid].rank, ranks[process.pid].state) == (7, "S")
-        finally:
-            process.kill()

@@ -318,11 +318,6 @@ def test_a_rank_whose_init_container_failed_has_not_ended_early():
     assert "EndedEarly" not in [cause.kind for cause in named_causes]
 
 
-def test_the_first_end_counts_and_not_the_first_report():
-    early, late = pod(0, code=3, at="2026-01-01T00:00:04Z"), pod(1, code=4, at="2026-01-01T00:00:09Z")
-    assert first([late, early], {}).rank == 0
-
-
 def test_clocks_of_nodes_are_compared_by_that_of_the_api_server():
     """Node 0 is an hour behind: its rank ended later all the same."""
     behind = pod(0, code=3, at="2025-12-31T23:00:09Z")

@@ -91,13 +91,10 @@ def test_yes_is_a_yes_and_anything_else_is_a_no():
             confirmation.confirm_cost(ESTIMATE, prompt=answers(no)[0])
 
 
-def test_what_was_agreed_to_beforehand_is_shown_and_not_asked(caplog):
+def test_what_was_agreed_to_beforehand_is_shown_and_where_nobody_can_be_asked_the_argument_is(caplog):
     with caplog.at_level(logging.INFO, logger="trainyard"):
         confirmation.confirm_cost(ESTIMATE, confirm=True, prompt=no_terminal)
     assert "4.62" in caplog.text
-
-
-def test_where_nobody_can_be_asked_the_error_names_the_argument():
     with pytest.raises(BadInput) as error:
         confirmation.confirm_cost(ESTIMATE, prompt=no_terminal)
     assert "confirm=True" in error.value.fix

@@ -55,14 +55,6 @@ def test_the_table_has_usual_and_actual_durations_and_what_waits():
     assert rows[2][:4] == ["file system", "waiting", "30 s", None]
 
 
-def test_a_step_that_was_expected_and_not_needed_is_gone_at_the_end():
-    with shown_elsewhere(), expecting("lab", SimulatedClock()) as steps:
-        for name in ("network", "cluster", "a load balancer"):
-            steps.update(name, Phase.DONE, usual=60)
-    assert [step.name for step in steps.steps] == ["network", "cluster", "a load balancer"]
-    assert [step.usual for step in steps.steps] == [20, 540, 60]
-
-
 def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_has_none():
     clock = SimulatedClock()
     steps = expecting("lab", clock)

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 HEADINGS = re.findall(r"^## (.+)$", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -22,11 +20,6 @@ TERMS = """
 """
 
 
-def anchor(heading):
-    """Return a heading's anchor, as GitHub and Sphinx make it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def test_the_terms_of_the_course_are_explained():
     terms = [" ".join(word.split()) for word in TERMS.split(";")]
     assert [term for term in terms if term not in HEADINGS] == []
@@ -34,11 +27,3 @@ def test_the_terms_of_the_course_are_explained():
 
 def test_terms_are_in_the_alphabets_order():
     assert sorted(HEADINGS, key=str.lower) == HEADINGS
-
-
-@pytest.mark.parametrize("folder", ["notebooks", "docs", "localkube", "workshop", "."])
-def test_links_to_terms_resolve(folder):
-    anchors = {anchor(heading) for heading in HEADINGS}
-    for path in [*(ROOT / folder).glob("*.md"), *(ROOT / folder).glob("*.ipynb")]:
-        for target in re.findall(r"glossary\.md#([^)\s\"]+)\)", path.read_text(encoding="utf-8")):
-            assert target in anchors, f"{path.relative_to(ROOT)}: docs/glossary.md has no {target}"

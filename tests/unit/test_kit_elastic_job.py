@@ -102,16 +102,6 @@ def test_an_etcd_that_a_job_names_and_nobody_has_made_is_made(job, monkeypatch):
     ]
 
 
-def test_a_worker_has_a_headless_service_of_its_name_and_belongs_to_its_job(job):
-    worker, service = controller.worker_pod(job, 1), controller.service(job, 1)
-    assert worker["metadata"]["name"] == service["metadata"]["name"] == "digits-worker-1"
-    assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["selector"].items() <= worker["metadata"]["labels"].items()
-    assert worker["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-    assert worker["metadata"]["labels"]["trainyard/run"] == "digits"
-    assert worker["spec"]["restartPolicy"] == "Never"  # ExitCode is the controller's to see to
-
-
 @pytest.mark.parametrize(
     ("pods", "phase"),
     [
@@ -132,22 +122,14 @@ def test_a_job_is_judged_by_its_pods(job, pods, phase):
     assert controller.compute_phase(job, pods, now=NOW)[0] == phase
 
 
-def test_a_job_whose_workers_are_killed_again_and_again_gives_up_at_its_limit(job):
-    job["spec"]["backoffLimit"] = 2
-    for kills, phase in ((1, "Created"), (2, "Created"), (3, "Failed")):
-        job["status"] = controller.status_of(job, [pod("Failed", 137)], now=NOW)
-        assert job["status"]["replaced"] == kills
-        assert conditions(job["status"])[phase] == "True"
-        again = controller.status_of(job, [pod("Failed", 137, leaving=True)], now=NOW)
-        assert again["replaced"] == kills, "one that is being replaced was counted before"
-    assert "backoff limit" in job["status"]["conditions"][-1]["message"]
-
-
-def test_workers_that_were_preempted_do_not_count_towards_the_limit(job):
+def test_workers_that_are_killed_count_towards_the_limit_once_each_and_preempted_ones_do_not(job):
     job["spec"]["backoffLimit"] = 0
     status = controller.status_of(job, [pod("Failed", 137, disrupted=True), pod("Running")], now=NOW)
-    assert status["replaced"] == 0
-    assert conditions(status) == {"Running": "True"}
+    assert (status["replaced"], conditions(status)) == (0, {"Running": "True"})
+    job["status"] = controller.status_of(job, [pod("Failed", 137)], now=NOW)
+    again = controller.status_of(job, [pod("Failed", 137, leaving=True)], now=NOW)
+    assert job["status"]["replaced"] == again["replaced"] == 1, "the one that is replaced was counted before"
+    assert "backoff limit" in job["status"]["conditions"][-1]["message"]
 
 
 def test_a_job_fails_at_its_deadline_and_is_forgotten_after_its_time(job):

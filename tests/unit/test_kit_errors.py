@@ -15,28 +15,19 @@ from kitlib.k8s.api_errors import expired, grant, launch_rejected, rejected, unr
 from kitlib.k8s.client import Kube
 
 
-def test_an_error_says_what_failed_on_which_object_and_what_to_try():
+def test_an_error_says_what_failed_on_which_object_and_what_to_try_in_a_few_lines():
     error = KitError("it is gone", about='cluster "lab"', fix="make it again")
     assert str(error) == 'it is gone\n  about: cluster "lab"\n  try:   make it again'
-
-
-def test_a_notebook_shows_an_error_in_a_few_lines_without_a_traceback():
-    error = RunFailed(
-        "rank 2 failed first: ValueError: no", about="run", fix="fix it", detail="Traceback\n  x\n"
-    )
-    assert error._render_traceback_() == [
-        "RunFailed: rank 2 failed first: ValueError: no\n  about: run\n  try:   fix it\n\nTraceback\n  x"
+    failed = RunFailed("rank 2 failed", about="run", fix="fix it", detail="Traceback\n  x\n")
+    assert failed._render_traceback_() == [  # a notebook's, of which the traceback is none
+        "RunFailed: rank 2 failed\n  about: run\n  try:   fix it\n\nTraceback\n  x"
     ]
 
 
-def test_every_error_of_the_kit_is_one_class_to_catch():
+def test_every_error_of_the_kit_is_one_class_to_catch_and_an_interruption_ends_a_cell_as_ctrl_c_does():
     classes = [name for name in vars(errors).values() if isinstance(name, type) and name is not KitError]
     assert all(issubclass(kind, KitError) for kind in classes)
-
-
-def test_an_interruption_ends_a_notebooks_cell_as_ctrl_c_does():
-    with pytest.raises(KeyboardInterrupt):
-        raise Interrupted("stopped waiting", about="run", fix="go on")
+    assert issubclass(Interrupted, KeyboardInterrupt)
 
 
 @pytest.mark.parametrize(
@@ -272,33 +263,29 @@ def test_a_write_to_a_kind_that_discovery_lists_and_nobody_serves_says_that_it_i
     assert caught.value.status == (404 if missing else status)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("write", ["create", "apply"])
-def test_a_write_is_sent_again_where_the_api_server_asks_for_it(write, status, unserving, tmp_path):
-    server, answer = unserving
-    item = {"apiVersion": "elastic.pytorch.org/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "a"}}
-    answer |= {"status": 201, "body": json.dumps(item).encode(), "busy": [status, status]}
-    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec="null"))
-    assert getattr(Kube(tmp_path / "config", cluster="lab"), write)(item) == item
-    answer["busy"] = [status] * 11
-    with pytest.raises(Rejected, match="initializing"):
-        getattr(Kube(tmp_path / "config", cluster="lab"), write)(item)
-    assert not answer["busy"]
+CHANGED = 'Operation cannot be fulfilled on resourcequotas "a": the object has been modified'
 
 
-def test_a_create_is_sent_again_after_another_request_has_changed_the_quota(unserving, tmp_path):
+@pytest.mark.parametrize(
+    ("write", "status", "more", "words", "attempts"),
+    [
+        *((write, status, {}, "initializing", 11) for write in ("create", "apply") for status in (429, 503)),
+        ("create", 409, {"reason": "Conflict", "message": CHANGED}, "has been modified", 3),
+    ],
+)
+def test_a_write_is_sent_again_where_the_api_server_asks_for_it_or_another_has_changed_the_quota(
+    write, status, more, words, attempts, unserving, tmp_path
+):
     server, answer = unserving
     item = {"apiVersion": "elastic.pytorch.org/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "a"}}
-    changed = 'Operation cannot be fulfilled on resourcequotas "a": the object has been modified'
-    answer |= {"status": 201, "body": json.dumps(item).encode(), "busy": [409, 409], "reason": "Conflict"}
-    answer["message"] = changed
+    answer |= {"status": 201, "body": json.dumps(item).encode(), "busy": [status, status]} | more
     (tmp_path / "config").write_text(PLUGIN.format(server=server, exec="null"))
     kube = Kube(tmp_path / "config", cluster="lab")
-    assert kube.create(item) == item
-    answer["busy"] = [409] * 4
-    with pytest.raises(Rejected, match="has been modified"):
-        kube.create(item)
-    assert answer["busy"] == [409]
+    assert getattr(kube, write)(item) == item
+    answer["busy"] = [status] * (attempts + (status == 409))
+    with pytest.raises(Rejected, match=words):
+        getattr(kube, write)(item)
+    assert answer["busy"] == [409] * (status == 409)
 
 
 @pytest.fixture

@@ -48,29 +48,6 @@ def test_without_a_traceback_the_last_words_of_the_rank_that_ended_first_are_sho
     assert error.detail == "starting\nthe data is not there"
 
 
-@pytest.mark.parametrize("written", [{}, {1: []}])
-def test_a_rank_without_a_word_still_has_a_reason(written):
-    assert explain(written).detail == ""
-
-
-def test_a_rank_whose_node_is_gone_comes_before_those_that_were_deleted_for_it():
-    lost, killed = failed_pod(1, ""), failed_pod(0, "2026-01-01T00:00:05Z")
-    conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
-    lost["status"] = {"phase": "Running", "conditions": conditions}
-    lost["metadata"]["deletionTimestamp"] = killed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:04Z"
-    lost["spec"]["nodeName"] = "node-1"
-    assert pods.node_unreachable(lost)
-    error = failure([killed, lost], {})
-    assert error.rank == 1
-
-
-def test_a_traceback_comes_first():
-    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no"]
-    error = explain({0: ["hello"], 1: [*trace, *TORCHRUN]})
-    assert error.what == "rank 1 failed first: ValueError: no"
-    assert error.detail == "\n".join(trace)
-
-
 def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
     pod = failed_pod(0, "2026-01-01T00:00:09Z")
     message = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no'
@@ -79,16 +56,6 @@ def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
     assert error.what == "rank 0 failed first: ValueError: no"
     assert error.detail == message
     assert pods.why(pod) == "Error, exit code 1: ValueError: no"
-
-
-@pytest.mark.parametrize("written", [{}, {1: ["step 3"]}])
-def test_a_pod_that_ran_out_of_memory_is_named_with_what_to_do(written):
-    pod = failed_pod(1, "2026-01-01T00:00:05Z")
-    pod["status"]["containerStatuses"][0]["state"]["terminated"] |= {"exitCode": 137, "reason": "OOMKilled"}
-    log = {rank: [Line("2026-01-01T00:00:01Z", text) for text in texts] for rank, texts in written.items()}
-    error = failure([pod], log)
-    assert (error.what, error.rank) == ("rank 1 was OOMKilled: it needs more than its memory limit", 1)
-    assert "memory=" in error.fix
 
 
 def test_a_pod_that_replaces_a_failed_one_does_not_hide_its_end():

@@ -7,7 +7,6 @@ import yaml
 
 import kitlib as kit
 from kitlib.errors import BadInput, KitError, Rejected, RunExists
-from kitlib.jobs.sources import flags
 
 from . import objects
 
@@ -32,14 +31,11 @@ def container_of(objects):
     return container
 
 
-def test_the_job_has_a_pod_for_each_node_and_starts_none_again(job_of):
-    spec = job_of(nodes=3)["Job"]["spec"]
+def test_a_pod_for_each_node_has_torchrun_with_its_completion_index_and_none_is_started_again(job_of):
+    job = job_of(nodes=3)
+    spec, container = job["Job"]["spec"], container_of(job)
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
     assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (0, "Never")
-
-
-def test_torchrun_gets_its_ranks_from_the_completion_index_and_no_shell(job_of):
-    container = container_of(job_of(nodes=3))
     assert container["command"] == [
         "torchrun",
         "--nnodes=3",
@@ -70,7 +66,7 @@ def test_a_manifest_of_ones_own_is_filled_in(job_of):
         job_of(template="manifests/eks-workshop/service.yaml")
 
 
-def test_the_pods_find_each_other_through_a_headless_service(job_of):
+def test_the_pods_find_each_other_through_a_headless_service_and_all_has_the_labels_of_the_kit(job_of):
     objects = job_of()
     service, pod = objects["Service"]["spec"], objects["Job"]["spec"]["template"]["spec"]
     assert service["clusterIP"] == "None"
@@ -79,13 +75,9 @@ def test_the_pods_find_each_other_through_a_headless_service(job_of):
     (spread,) = pod["topologySpreadConstraints"]
     assert spread["labelSelector"]["matchLabels"] == service["selector"]
     assert (spread["maxSkew"], spread["whenUnsatisfiable"]) == (1, "DoNotSchedule")
-
-
-def test_everything_carries_the_labels_of_the_kit(job_of):
-    objects = job_of()
-    labelled = [*objects.values(), objects["Job"]["spec"]["template"]]
-    assert {item["metadata"]["labels"]["trainyard/run"] for item in labelled} == {"digits"}
-    assert all(set(item["metadata"]["labels"]) >= {"trainyard/kit", "trainyard/owner"} for item in labelled)
+    labels = [item["metadata"]["labels"] for item in (*objects.values(), objects["Job"]["spec"]["template"])]
+    assert {label["trainyard/run"] for label in labels} == {"digits"}
+    assert all(set(label) >= {"trainyard/kit", "trainyard/owner"} for label in labels)
 
 
 def test_gpus_bring_a_process_each_and_a_toleration_and_none_bring_none(job_of):
@@ -96,12 +88,9 @@ def test_gpus_bring_a_process_each_and_a_toleration_and_none_bring_none(job_of):
     assert "nvidia.com/gpu" not in yaml.safe_dump(without)
 
 
-def test_cpu_and_memory_are_asked_for_and_held_to(job_of):
+def test_cpu_and_memory_are_asked_for_and_held_to_and_each_process_has_a_core_at_most(job_of):
     resources = container_of(job_of(cpu=0.5, memory="2Gi"))["resources"]
     assert resources["requests"] == resources["limits"] == {"cpu": "0.5", "memory": "2Gi"}
-
-
-def test_processes_are_started_in_each_pod_with_a_core_each_at_most(job_of):
     container = container_of(job_of(processes_per_node=3))
     assert "--nproc-per-node=3" in container["command"]
     assert container["resources"]["limits"]["cpu"] == "3"
@@ -132,56 +121,16 @@ def test_volumes_are_mounted_by_name_or_by_what_has_one(job_of):
     assert len(mounts) == 6  # with the trainer, a folder to work in, and shared memory
 
 
-def test_an_image_of_ones_own_is_an_argument_and_the_secret_that_opens_its_registry_a_setting(
-    job_of, trainer, monkeypatch
-):
-    monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/ours:1")
-    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "ours")
-    pod = job_of()["Job"]["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"] == "registry.example/ours:1"
-    assert pod["imagePullSecrets"] == [{"name": "ours"}]
-    named_image = job_of(image="registry.example/mine@sha256:0")
-    assert container_of(named_image)["image"] == "registry.example/mine@sha256:0"
-    assert named_image["Job"]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "ours"}]
-    assert kit.IndexedJob(trainer).secrets == ("ours",)  # launch refuses where it is missing
-    monkeypatch.delenv("TRAINYARD_PULL_SECRET")
-    assert "imagePullSecrets" not in job_of()["Job"]["spec"]["template"]["spec"]
-
-
-@pytest.mark.parametrize("wrong", [{"image": ""}, {"image": "two words"}, {"image": 3}])
-def test_an_image_is_a_name(job_of, wrong):
-    with pytest.raises(BadInput, match="is a name"):
-        job_of(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (
-            {"epochs": 3, "log_every": 5, "amp": True, "off": False, "none": None},
-            ["--epochs=3", "--log_every=5", "--amp"],
-        ),
-        (["--lr", 0.1], ["--lr", "0.1"]),
-        ((), []),
-        (["$(HOME)"], ["$(HOME)"]),
-    ],
-)
-def test_flags_are_given_as_a_dict_or_a_list(args, words):
-    assert flags(args) == words
-
-
-def test_a_name_of_its_own_is_made_from_the_trainers(trainer):
-    first, second = kit.IndexedJob(trainer), kit.IndexedJob(trainer)
-    assert first.name.startswith("my-trainer-")
-    assert first.name != second.name
-
-
 def test_a_patch_makes_another_job_and_leaves_this_one_alone(trainer):
     job = kit.IndexedJob(trainer)
     patched = job.patch({"spec": {"activeDeadlineSeconds": 60}}).patch({"spec": {"suspend": True}})
     assert "suspend" not in job.manifest()
     spec = yaml.safe_load(patched.manifest("Job"))["spec"]
     assert (spec["activeDeadlineSeconds"], spec["suspend"]) == (60, True)
+    with pytest.raises(BadInput, match="a patch is a dict"):
+        job.patch("spec: {}")
+    with pytest.raises(KitError, match="not a job, a program"):
+        kit.launch(3)
 
 
 def test_the_manifest_can_be_saved_and_seen_in_parts(trainer, tmp_path):
@@ -240,22 +189,17 @@ def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched
         {"args": "--epochs 3"},
         {"name": "My Run"},
         {"name": "x" * 60},
+        {"image": ""},
+        {"image": "two words"},
+        {"image": 3},
+        {"launcher": "mpirun"},
+        {"launcher": "python", "processes_per_node": 2},
     ],
     ids=str,
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, trainer):
     with pytest.raises(BadInput):
         kit.IndexedJob(trainer, **arguments)
-
-
-def test_a_patch_that_is_no_dict_is_refused(trainer):
-    with pytest.raises(BadInput, match="a patch is a dict"):
-        kit.IndexedJob(trainer).patch("spec: {}")
-
-
-def test_something_that_is_no_job_is_not_launched():
-    with pytest.raises(KitError, match="not a job, a program"):
-        kit.launch(3)
 
 
 class Api:
@@ -372,9 +316,3 @@ def test_python_starts_a_program_or_a_module_once_in_each_pod(job_of, trainer):
     objects = kit.IndexedJob(module="my_trainer", root=trainer.parent, launcher="python").objects
     (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "my_trainer"]
-
-
-@pytest.mark.parametrize("options", [{"launcher": "mpirun"}, {"launcher": "python", "processes_per_node": 2}])
-def test_a_launcher_that_cannot_start_the_ranks_is_refused(job_of, options):
-    with pytest.raises(BadInput, match="launcher|one process"):
-        job_of(**options)

@@ -22,9 +22,12 @@ def test_what_is_written_reads_back_the_same(item):
     assert list(yaml.safe_load_all(manifests.write([item, item]))) == [item, item]
 
 
-def test_a_program_is_written_as_a_block():
+def test_a_program_is_written_as_a_block_and_a_manifest_shows_itself_as_text_and_in_colours():
     text = manifests.write([{"data": {"a.py": "import os\nprint(1)\n"}}])
     assert text == "data:\n  a.py: |\n    import os\n    print(1)\n"
+    manifest = manifests.Manifest("a: 1\n")
+    assert repr(manifest) == "a: 1"
+    assert manifest._repr_markdown_() == "~~~~yaml\na: 1\n~~~~"
 
 
 def test_dicts_merge_none_removes_and_named_lists_merge_by_name():
@@ -68,29 +71,28 @@ spec:
         ("kind", 9, None),
     ],
 )
-def test_the_line_of_a_field_is_found(path, document, line):
+def test_the_line_of_a_field_is_found_also_from_the_api_servers_words(path, document, line):
     assert manifests.line_of(YAML, path, document=document) == line
-
-
-def test_the_api_servers_words_lead_to_the_lines():
     words = 'unknown field "spec.template.spec.containers[1].comand", unknown field "spec.no"'
     assert locate(words, YAML, document=1) == "line 11: comand: [a]"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a: [", "not valid YAML"), ("- 1", "apiVersion"), ("kind: Pod\napiVersion: v1", "metadata")],
+    [
+        ("a: [", "not valid YAML"),
+        ("- 1", "apiVersion"),
+        ("kind: Pod\napiVersion: v1", "metadata"),
+        (None, "nothing.yaml"),
+    ],
 )
-def test_a_file_that_is_no_manifest_is_refused(text, words, tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_text(text)
+def test_a_file_that_is_no_manifest_or_is_not_there_is_refused(text, words, tmp_path):
+    path = tmp_path / "nothing.yaml"
+    if text is not None:
+        path = path.with_name("x.yaml")
+        path.write_text(text)
     with pytest.raises(BadInput, match=words):
         manifests.read(path)
-
-
-def test_a_manifest_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BadInput, match="nothing.yaml"):
-        manifests.read(tmp_path / "nothing.yaml")
 
 
 SHIPPED = sorted(config.manifests("indexed-job").glob("*.yaml"))
@@ -100,9 +102,3 @@ SHIPPED = sorted(config.manifests("indexed-job").glob("*.yaml"))
 def test_every_manifest_that_comes_with_the_kit_is_one_object(path):
     (item,) = manifests.read(path)
     assert item["kind"].lower() == path.stem
-
-
-def test_a_manifest_shows_itself_as_text_and_in_colours():
-    text = manifests.Manifest("a: 1\n")
-    assert repr(text) == "a: 1"
-    assert text._repr_markdown_() == "~~~~yaml\na: 1\n~~~~"

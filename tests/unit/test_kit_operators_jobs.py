@@ -192,11 +192,3 @@ def test_an_elastic_job_with_limits_is_started_by_the_elastic_launcher(trainer):
 def test_limits_that_contradict_each_other_are_refused_before_anything_is_started(trainer, way, fewest, most):
     with pytest.raises(KitError):
         way(trainer, nodes=2, min_nodes=fewest, max_nodes=most)
-
-
-@pytest.mark.parametrize("way", [kit.PyTorchJob, kit.ElasticJob, kit.TorchElastic])
-def test_every_pod_with_an_image_of_ones_own_has_the_secret_for_it(trainer, way, monkeypatch):
-    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
-    job = way(trainer, nodes=2, image="registry.example/mine:1")
-    text = str(job.manifest())
-    assert text.count("image: registry.example/mine:1") == text.count("- name: mine\n") > 0

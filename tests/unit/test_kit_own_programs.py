@@ -5,7 +5,6 @@ import builtins
 import linecache
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -41,15 +40,6 @@ def fit(steps, name="mine"):
     values = torch.arange(3)
     print(f"{name}: loss {1 / steps}")
     return values[steps]
-
-
-def test_packages_and_modules_beside_a_program_are_carried_at_their_paths(program):
-    objects = objects_of(kit.IndexedJob(program, name="mine"))
-    data, (volume, *_) = objects["ConfigMap"]["data"], objects["Job"]["spec"]["template"]["spec"]["volumes"]
-    expected = {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
-    assert set(data) == expected | {"_trainyard..sitecustomize.py"}
-    items = {item["path"]: item["key"] for item in volume["configMap"]["items"]}
-    assert items["utils/data.py"] == "utils..data.py"
 
 
 def test_named_files_are_beside_the_program_and_copied_into_the_working_directory(program):
@@ -139,14 +129,6 @@ second"""
 
     exec(kit.IndexedJob(inner).sources["inner.py"], scope := {"__name__": "elsewhere"})
     assert scope["inner"]() is None
-
-
-def test_names_from_outside_are_found_before_the_function_is_sent():
-    def train():
-        return textwrap.dedent("") + str([program for index in range(3)])
-
-    with pytest.raises(BadInput, match="uses program, textwrap from outside"):
-        kit.IndexedJob(train)
 
 
 CELLS = """

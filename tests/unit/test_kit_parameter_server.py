@@ -34,28 +34,6 @@ def templates(job):
     return {name: json.loads(text) for name, text in of_kind(job, "ConfigMap", "-templates")["data"].items()}
 
 
-def test_pods_have_the_names_labels_and_classes_of_the_walk_through():
-    ps_job = job(cpu=0.45, memory="512Mi", priority={"worker": "low", "ps": "high", "master": "high"})
-    worker, server = templates(ps_job)["worker.json"], templates(ps_job)["ps.json"]
-    assert worker["metadata"]["name"] == "elasticdl-test-mnist-worker-0"
-    assert server["metadata"]["name"] == "elasticdl-test-mnist-ps-0"
-    assert (
-        worker["metadata"]["labels"].items()
-        >= {
-            "app": "elasticdl",
-            "elasticdl-job-name": "test-mnist",
-            "elasticdl-replica-type": "worker",
-            "trainyard/run": "test-mnist",
-        }.items()
-    )
-    (container,) = worker["spec"]["containers"]
-    assert container["resources"]["requests"] == {"cpu": "0.45", "memory": "512Mi"}
-    assert (worker["spec"]["priorityClassName"], server["spec"]["priorityClassName"]) == ("low", "high")
-    master = ps_job.objects[-1]
-    assert (master["kind"], master["metadata"]["name"]) == ("Job", "elasticdl-test-mnist-master")
-    assert ps_job.priorities == ("low", "high")
-
-
 def test_the_master_may_touch_pods_and_its_own_job_and_nothing_else():
     ps_job = job(name="mine")
     rules = of_kind(ps_job, "Role")["rules"]
@@ -68,14 +46,6 @@ def test_the_master_may_touch_pods_and_its_own_job_and_nothing_else():
     assert all(
         not template["spec"]["automountServiceAccountToken"] for template in templates(ps_job).values()
     )
-
-
-def test_the_package_and_the_users_file_travel_with_it():
-    ps_job = job()
-    assert {"master.py", "worker.py", "server.py", "supervise.py", "protocol_pb2.py"} <= set(
-        of_kind(ps_job, "ConfigMap", "-package")["data"]
-    )
-    assert "mnist_parameter_server.py" in of_kind(ps_job, "ConfigMap", "test-mnist")["data"]
 
 
 def test_the_first_pod_of_the_master_has_the_published_name_and_the_job_adopts_it():

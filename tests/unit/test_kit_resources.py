@@ -153,12 +153,6 @@ def test_an_attendee_who_may_not_list_nodes_has_the_gpus_of_the_quota():
     assert (resources.gpus_of_each(2), resources.gpus_of_each(3), resources.cpu_limit(4)) == (1, 0, "1")
 
 
-def test_jobs_that_never_have_gpus_see_none():
-    job = kit.DatasetJob("mnist", volume="shared")
-    (container,) = job.objects[-1]["spec"]["template"]["spec"]["containers"]
-    assert variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void"
-
-
 def test_gpus_of_nodes_that_an_autoscaler_would_add_count():
     resources = NodeResources.read(cluster(node(), node(gpus="1"), planned=(1, 1)))
     assert (resources.gpus_of_each(2), resources.gpus_of_each(3)) == (1, 0)

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events as metrics
@@ -80,26 +78,6 @@ def test_loss_is_the_mean_and_the_rate_the_sum_over_the_ranks():
     assert "loss nan" in progress_of('{"event":"step","time":1,"rank":0,"world_size":1,"loss":NaN}').figures
 
 
-KINDS = ["start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end", "progress"]
-FIELDS = ["step", "steps", "epoch", "epochs", "percent", "loss", "images_per_s", "role"]
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(KINDS),
-            st.integers(0, 10**30),
-            st.dictionaries(st.sampled_from(FIELDS), VALUES),
-        )
-    )
-)
-def test_no_event_is_fatal(events):
-    progress = progress_of(*(line(kind, rank, **fields) for kind, rank, fields in events))
-    assert progress.count
-    assert isinstance(progress.figures, str)
-
-
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_programs_get_the_json_as_it_was_written_and_people_get_words(capsys, output):
     written = '{"event":"step", "time":1.5,"rank":1,"world_size":2,"loss":0.123456789}'
@@ -113,14 +91,3 @@ def test_programs_get_the_json_as_it_was_written_and_people_get_words(capsys, ou
     else:
         assert out.splitlines()[:2] == ["[rank 1] it begins", "[rank 1] step  loss 0.1235"]
         assert err == ""
-
-
-def test_the_position_is_what_a_progress_bar_reads():
-    from kitlib.display.progress import share
-
-    progress = RunProgress()
-    assert not progress.began
-    for text in (line("start", world_size=1, steps=375), line("step", world_size=1, step=150, loss=0.41)):
-        progress.add(metrics.parse_line(text))
-    assert progress.began and progress.share == "150 of 375 steps"
-    assert share(f"{progress.share}, 12 s, {progress.figures}") == 0.4

@@ -112,21 +112,8 @@ def test_the_last_words_of_a_pod_that_is_gone_come_with_its_deletion(behind, exp
     assert error.detail == TRACEBACK
 
 
-def test_without_a_word_the_rank_and_the_exit_code_are_named():
-    error = failure(Api([("DELETED", pod(1, code=3)), ("DELETED", pod(0))]))
-    assert error.rank == 1
-    assert error.what == "rank 1 failed first: exit code 3, without any output"
-
-
 def test_a_pod_that_failed_because_it_was_deleted_is_not_the_first_that_failed():
     """Its end may be in the same second as that of the one that was the reason."""
     killed = pod(0, code=143, deleted=True)
     error = failure(Api([("DELETED", pod(1, code=1)), ("DELETED", killed)]))
     assert error.rank == 1
-
-
-def test_a_long_traceback_of_which_the_kubelet_kept_the_end_is_one():
-    frames = "".join(f'  File "x.py", line {line}, in call\n    call()\n' for line in range(9))
-    message = f"    half a line()\n{frames}ValueError: deep"
-    error = failure(Api([("DELETED", pod(1, code=1, message=message)), ("DELETED", pod(0))]))
-    assert error.what == "rank 1 failed first: ValueError: deep"

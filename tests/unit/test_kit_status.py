@@ -1,6 +1,5 @@
 import pytest
 
-from kitlib.causes import Facts, causes
 from kitlib.k8s import pods
 from kitlib.runs.status import run_status
 
@@ -113,29 +112,6 @@ def test_the_pods_of_a_pytorch_job_are_ranked_as_the_operator_counts_them():
         return {"metadata": {"name": "x", "labels": labels}, "spec": {"containers": [{"env": env}]}}
 
     assert [pods.node_rank(replica(*place)) for place in ((0, 0), (0, 1), (1, 2), (3, None))] == [0, 1, 2, 3]
-
-
-def test_a_failed_run_names_the_pod_that_failed_first():
-    later, first = (
-        ended(0, 1, "2026-01-01T00:00:09Z"),
-        ended(1, 127, "2026-01-01T00:00:02Z", message="not found"),
-    )
-    failed = job("FailureTarget")
-    reason = run_status(failed, [later, first]).reason
-    assert reason == "rank 1 failed first: exit code 127; its last line: not found"
-    assert causes(Facts(main=failed, pods=[later, first], phase="Failed"))[0].line == reason
-
-
-def test_warnings_explain_pods_that_could_not_even_be_made():
-    event = {"involvedObject": {"kind": "Job", "name": "x"}, "type": "Warning", "metadata": {}}
-    event |= {"reason": "FailedCreate", "message": "Error creating: no room"}
-    assert run_status(job(), [], [event]).reason == "Job x cannot create its pods: no room"
-
-
-def test_a_container_that_waits_says_what_for():
-    waits = pod(0, "Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
-    assert pods.status_word(waits) == "ImagePullBackOff"
-    assert run_status(job(completions=1), [waits]).reason.endswith("its image is not found: no such image")
 
 
 @pytest.mark.parametrize(

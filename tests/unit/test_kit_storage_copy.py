@@ -38,10 +38,6 @@ def receive(place, content, **more):
     return done.returncode, done.stdout.decode().split(), done.stderr.decode()
 
 
-def test_what_is_whole_lies_in_its_place_and_nothing_else(tmp_path):
-    assert receive(tmp_path, stream(1000)) == (0, ["data.bin"], "")
-
-
 @pytest.mark.parametrize("content", [stream(1000, whole=False), stream(50_000)[:20_000], b""])
 def test_a_stream_that_ends_too_early_leaves_nothing(tmp_path, content):
     status, left, errors = receive(tmp_path, content)

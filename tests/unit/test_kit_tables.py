@@ -11,23 +11,13 @@ from .objects import pod
 NOW = datetime(2026, 1, 10, 12, 0, 0, tzinfo=UTC)
 
 
-def test_a_table_is_aligned_text_in_a_terminal():
+def test_a_table_is_aligned_text_in_a_terminal_harmless_html_in_a_notebook_dicts_and_a_frame():
     assert repr(Table(("node", "cpu"), [("node-0", 2), ("n", None)])) == "NODE    CPU\nnode-0  2\nn       -"
-
-
-def test_a_table_is_html_in_a_notebook_and_harmless():
+    assert repr(Table(("a",), [("two\nlines",)])) == "A\ntwo lines"
     assert "<td style='text-align:left'>&lt;b&gt;</td>" in Table(("a",), [("<b>",)])._repr_html_()
-
-
-def test_a_tables_rows_are_dicts_and_a_frame():
     table = Table(("a", "b"), [(1, 2)])
     assert list(table) == [{"a": 1, "b": 2}]
-    assert table[0]["b"] == 2
-    assert table.frame().b.sum() == 2
-
-
-def test_a_cell_is_one_line():
-    assert repr(Table(("a",), [("two\nlines",)])) == "A\ntwo lines"
+    assert table[0]["b"] == table.frame().b.sum() == 2
 
 
 @pytest.mark.parametrize(
@@ -53,12 +43,8 @@ def test_a_quantity_stands_for_a_number(quantity, number):
 
 
 def test_amounts_are_readable():
-    assert (
-        quantities.format_bytes("5536Mi"),
-        quantities.format_bytes("1023Ki"),
-        quantities.format_bytes(None),
-        quantities.format_cores("500m"),
-    ) == ("5.41 GiB", "0.999 MiB", "-", "0.5")
+    amounts = [quantities.format_bytes(amount) for amount in ("5536Mi", "1023Ki", None)]
+    assert [*amounts, quantities.format_cores("500m")] == ["5.41 GiB", "0.999 MiB", "-", "0.5"]
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

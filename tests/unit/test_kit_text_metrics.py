@@ -199,15 +199,6 @@ def test_training_and_validation_of_one_log_are_two_curves():
     assert "validation loss 9 and 11" in repr(plot_loss(events, title="own"))
 
 
-@pytest.mark.parametrize(
-    "unit", ["loss", "loss ", " ", "a", "loss 1 ", "a ", "loss\t", "(", "a(", "1,000", "|", "loss[a", "\r"]
-)
-@pytest.mark.timeout(20)
-def test_a_line_of_any_length_is_read_at_once(unit):
-    """A pod must not occupy its reader: the time grows with the length of a line, not with its square."""
-    read("loss " + unit * (1_000_000 // len(unit)))
-
-
 CORPUS = tomllib.loads(Path(__file__).with_name("log_corpus.toml").read_text(encoding="utf-8"))
 FORMATS = [
     *((f"{entry['source']} {entry['format'][:40]!a}", entry) for entry in CORPUS["format"]),

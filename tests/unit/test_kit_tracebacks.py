@@ -38,10 +38,6 @@ def first(logs):
     return next(iter(rank_ends(Facts(logs=logs))), None)
 
 
-def test_torchruns_own_traceback_is_left_out():
-    assert tracebacks.find(log(TORCHRUN, 1)) == []
-
-
 ON_DEVICE = """\
 /pytorch/aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [3,0,0] Assertion \
 `t >= 0 && t < n_classes` failed.
@@ -71,17 +67,6 @@ def test_events_and_other_processes_lines_in_between_are_no_part_of_it():
 def test_a_traceback_that_was_cut_off_is_shown_as_far_as_it_goes():
     (report,) = tracebacks.find(log(CULPRIT, 1)[:3])
     assert report.error.strip().startswith("File")
-
-
-def test_the_rank_that_failed_first_is_named_whatever_its_number():
-    late = CULPRIT.replace("this rank is the culprit", "connection reset by peer")
-    report = first({0: log(late, 3), 1: log(TORCHRUN, 1), 2: log(CULPRIT, 2)})
-    assert report.rank == 2
-    assert report.error == "ValueError: this rank is the culprit"
-
-
-def test_there_may_be_none():
-    assert first({0: [], 1: log("all is well", 1)}) is None
 
 
 def test_times_sort_though_go_leaves_out_trailing_zeros():

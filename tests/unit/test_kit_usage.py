@@ -27,7 +27,4 @@ def test_a_pod_has_the_sum_of_its_containers_and_the_busiest_comes_first():
     small, large = {"cpu": "1m", "memory": "1Mi"}, {"cpu": "1500m", "memory": "1Gi"}
     table = pod_usage([figures("idle", small), figures("busy", large, small)])
     assert [tuple(row.values()) for row in table] == [("busy", "1.501", "1 GiB"), ("idle", "0.001", "1 MiB")]
-
-
-def test_no_figures_are_said_to_be_none():
     assert "no metrics yet" in repr(pod_usage([]))

@@ -1,6 +1,5 @@
 """The catalog of public operators, and the images that are made for them."""
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -40,27 +39,6 @@ def test_an_image_has_its_programs_its_user_and_a_directory_for_temporary_files(
     )
 
 
-def test_an_image_leaves_out_the_programs_of_the_others(tmp_path, monkeypatch):
-    loaded = []
-
-    def load(*words):
-        with (
-            tarfile.open(words[-1]) as image,
-            tarfile.open(fileobj=image.extractfile("0/layer.tar")) as layer,
-        ):
-            loaded.append(set(layer.getnames()) - {"tmp", "etc/ssl/certs/ca-certificates.crt"})
-
-    monkeypatch.setattr(operators, "run", load)
-    places = ("bin/a", "bin/b", "usr/bin/kubectl")
-    for place in places:
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).touch()
-    jobset = next(operator for operator in operators.catalog() if operator.name == "jobset")
-    operator = dataclasses.replace(jobset, images={"a:1": ["/bin/a"], "b:1": ["/bin/b"]})
-    operators.load_images(operator, tmp_path, {place: tmp_path / place for place in places}, tmp_path)
-    assert loaded == [{"bin/a", "usr/bin/kubectl"}, {"bin/b", "usr/bin/kubectl"}]
-
-
 def test_a_block_of_a_page_is_applied_as_it_stands_there(tmp_path):
     (tmp_path / "page.md").write_text("a\n```yaml\n# pod.yaml\nkind: Pod\n```\nb\n")
     assert operators.blocks("apply -f page.md#pod.yaml", tmp_path) == "apply -f pod.yaml"
@@ -76,21 +54,3 @@ def test_the_table_keeps_the_rows_of_operators_that_were_not_tried(tmp_path, mon
     operators.write_table({"jobset": "runs"})
     text = page.read_text()
     assert text.index("| [jobset]") < text.index("| [zeta](x) | v1 |") < text.index("tail")
-
-
-def test_joined_operators_are_built_in_one_workspace_of_all_their_modules(tmp_path):
-    jobset = next(operator for operator in operators.catalog() if operator.name == "jobset")
-    joined = [
-        dataclasses.replace(jobset, name=name, joined=True, modules=modules)
-        for name, modules in (("alone", ()), ("several", ("cmd/webhook", "cmd/controller")))
-    ]
-    for operator in joined:
-        for module in (operator.module, *operator.modules):
-            folder = tmp_path / "sources" / f"{operator.name}-{operator.tag}" / module
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "go.mod").write_text(
-                f"module example.org/{operator.name}/{module.strip('.')}\n\ngo 1.24\n"
-            )
-    operators.join(joined, tmp_path)
-    work = (tmp_path / "sources" / "go.work").read_text()
-    assert work.count("./") == 4 and f"./several-{jobset.tag}/cmd/webhook" in work

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +11,6 @@ import smoke.clusters
 import yaml
 from smoke import bundle, plan, thresholds
 from smoke.clusters import OwnCluster, RentedCluster
-from smoke.execution import Ended, Processes
 from smoke.plan import Planned
 from smoke.result import EXIT_CODES, Outcome
 from smoke.stopping import Stopping
@@ -166,27 +163,6 @@ def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
         assert set(notebook.programs) <= set(RECIPES)
         assert set(notebook.after) <= set(plans)
         assert notebook.seconds > 0
-
-
-def test_ending_a_run_ends_what_other_threads_wait_for_and_nothing_new_is_started():
-    processes, running, ended = Processes(), [], threading.Event()
-
-    def work():
-        try:
-            processes.run([sys.executable, "-c", "import signal; signal.pause()"], environment={})
-        except Ended:
-            ended.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    while not (running := processes.running()):
-        thread.join(0.01)
-    processes.end()
-    thread.join(60)
-    assert ended.is_set()
-    assert running[0].returncode == -signal.SIGTERM
-    with pytest.raises(Ended):
-        processes.run([sys.executable, "-c", ""], environment={})
 
 
 @pytest.mark.parametrize(
