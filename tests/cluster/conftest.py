@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,10 @@ from .ranks import STEPS, TRAINER
 
 @pytest.fixture(scope="module")
 def own_cluster(state_home):
-    """A cluster of a module's own, whose processes it may kill."""
-    name = f"own-{secrets.token_hex(3)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=2, warm=False)
-    finally:
-        kit.clusters.LocalCluster(name).delete()
+    """A cluster of a module's own, whose processes and nodes it may stop."""
+    name = f"own-{secrets.token_hex(3)}"  # by which its processes are found
+    with kit.create_cluster("local", name=name, nodes=3, cpus=1, warm=False) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -36,20 +33,6 @@ def write_trainer(tmp_path):
         return path
 
     return write
-
-
-@pytest.fixture
-def filled(tmp_path):
-    """Fill in a manifest's placeholder of the image, as its header does, and return the path of the copy."""
-
-    def fill(path: Path) -> Path:
-        text = path.read_text()
-        assert "image: <IMAGE>" in text
-        copy = tmp_path / path.name
-        copy.write_text(text.replace("<IMAGE>", "trainyard/trainer"))
-        return copy
-
-    return fill
 
 
 @pytest.fixture

@@ -22,10 +22,34 @@ for step in range(10_000):
 START = "exec python /trainyard/trainer/trainer.py"
 
 
+# Ready long after the controller of ElasticJobs.
+READY_LATE = {
+    "name": "main",
+    "image": "busybox",
+    "command": ["sleep", "600"],
+    "readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 8},
+}
+LATE = {"matchLabels": {"app": "late"}}
+STATEFUL_SET = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "metadata": {"name": "late", "labels": {"trainyard/operator": "elastic-job", "trainyard/kit": "true"}},
+    "spec": {
+        "selector": LATE,
+        "template": {"metadata": {"labels": LATE["matchLabels"]}, "spec": {"containers": [READY_LATE]}},
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def elastic_job(local_cluster):
-    """The operator, removed afterwards."""
-    kit.install("elastic-job", cluster=local_cluster)
+    """The operator, installed when all of its workloads are ready; removed afterwards."""
+    local_cluster.kube.create(STATEFUL_SET)
+    try:
+        kit.install("elastic-job", cluster=local_cluster)
+        assert local_cluster.kube.get("StatefulSet", "late")["status"].get("availableReplicas") == 1
+    finally:
+        local_cluster.kubectl("delete statefulset late")
     yield
     assert not len(kit.uninstall("elastic-job", cluster=local_cluster))
 

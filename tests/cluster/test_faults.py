@@ -122,10 +122,15 @@ def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(own_clu
     run = train(own_cluster)
     at_step(run, 3)
     os.kill(own_cluster.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
-    with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*start=True"):
+    fix = f'(?s)supervisor.*kit.connect."{own_cluster.name}", start=True'
+    with pytest.raises(kit.errors.ClusterBroken, match=fix):
         run.wait(timeout=120)
+    assert "supervisor" in repr(run)  # showing an object never fails
+    with pytest.raises(kit.errors.ClusterBroken):
+        kit.connect(own_cluster.name)
+    assert "stopped" in repr(kit.list_clusters())
     writer.stop()
-    again = kit.create_cluster("local", name=own_cluster.name, nodes=2, warm=False)
+    again = kit.connect(own_cluster.name, start=True)
     assert set(writer.acknowledged) <= stored(again)
     with pytest.raises(kit.RunFailed, match="rank 0 failed first: .*the cluster was stopped") as failed:
         again.run(run.name).wait(timeout=120)

@@ -65,6 +65,7 @@ def _assert_each_once(lines, lives):
 def test_the_lines_of_a_container_that_restarts_come_once_each(launch_printing):
     run = launch_printing("    sys.exit(life < 1)\n", job={"backoffLimit": 4}, restartPolicy="OnFailure")
     _assert_each_once(run.logs(follow=True), 2)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("log-", "watch-"))]
 
 
 @pytest.mark.parametrize("rank", [None, *slow(0)])

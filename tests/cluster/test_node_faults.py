@@ -1,11 +1,10 @@
-"""A node that is stopped or isolated from the network, while two ranks train on two nodes.
+"""What nodes do to a run: they are stopped, isolated, cordoned, tainted, drained; and what is said of it.
 
-What the kit says of it, what becomes of the Job, and that the cluster is whole when the node is back. Each
-test waits for the node controller, which calls a node NotReady after 16 seconds.
+Where a node is stopped or isolated, two ranks train on two nodes, and the cluster is whole when it is back:
+these tests wait for the node controller, which calls a node NotReady after 16 seconds.
 """
 
 import contextlib
-import secrets
 
 import pytest
 
@@ -13,6 +12,7 @@ import kitlib as kit
 from kitlib.errors import KitError
 
 from ..patience import PATIENCE, until
+from .provoked import first_cause, provoke
 from .ranks import at_step, containers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.namespaces]
@@ -32,19 +32,16 @@ while step < 3 or (step < int(sys.argv[1]) and not os.path.exists("/workspace/en
 
 
 @pytest.fixture(scope="module")
-def cluster(state_home):
-    name = f"faulty-{secrets.token_hex(3)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=3, warm=False)
-    finally:
-        kit.clusters.LocalCluster(name).delete()
+def cluster(own_cluster):
+    """Three nodes, of a core each."""
+    return own_cluster
 
 
 @pytest.fixture(autouse=True)
 def back(cluster, train):
     """Bring back the nodes that a test has left stopped or isolated, before its runs are deleted."""
     yield
-    for node in [node["node"] for node in cluster.nodes()]:
+    for node in [node["node"] for node in cluster.nodes() if node["status"] != "Ready"]:
         for verb in (cluster.start_node, cluster.reconnect):
             with contextlib.suppress(KitError):
                 verb(node)
@@ -131,3 +128,86 @@ def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_
     until(lambda: old not in [pod["pod"] for pod in run.pods()], "the old rank 1 to be gone")
     run.delete()
     check_whole(cluster, train)
+
+
+PLACED = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
+HALF = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "600m"}}}]}
+
+
+@pytest.fixture
+def provoked(cluster):
+    """Provoke a row in a namespace of its own; it is deleted afterwards."""
+    names = []
+
+    def start(name, **row):
+        provoke(cluster.kube, {"name": name, **row}, {})
+        names.append(f"w-{name}")
+        return cluster.kube.within(f"w-{name}")
+
+    yield start
+    for name in names:
+        cluster.kube.delete("Namespace", name)
+
+
+def named(cluster, name, kind):
+    return first_cause(cluster.kube, {"name": name, "kind": kind})
+
+
+def running(kube):
+    return until(lambda: [pod for pod in kube.get_all("Pod") if pod["status"].get("phase") == "Running"])
+
+
+def test_cordoned_and_tainted_nodes_are_named(cluster, provoked):
+    cluster.kubectl("cordon node-0 node-2")
+    cluster.kubectl("taint node node-1 team=blue:NoSchedule")
+    try:
+        provoked("placed")
+        cause = named(cluster, "placed", "Cordoned")
+        assert "are cordoned: node-0" in cause.what
+        assert "node-1 team=blue:NoSchedule" in cause.what
+        assert "kubectl uncordon" in cause.fix
+    finally:
+        cluster.kubectl("uncordon node-0 node-2")
+        cluster.kubectl("taint node node-1 team-")
+
+
+def test_a_run_that_was_preempted_says_so(cluster, provoked):
+    value = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
+    cluster.kube.apply(value | {"metadata": {"name": "w-high"}})
+    running(provoked("victim", pod=PLACED | HALF))
+    provoked("bully", pod=PLACED | HALF | {"priorityClassName": "w-high"})
+    assert "higher priority" in named(cluster, "victim", "Preempted").what
+
+
+def test_a_run_whose_node_was_tainted_or_drained_says_so(cluster, provoked):
+    running(provoked("maintained", pod=PLACED))
+    cluster.kubectl("taint node node-1 maintenance=now:NoExecute")
+    try:
+        assert "taint NoExecute" in named(cluster, "maintained", "EvictedByTaint").what
+    finally:
+        cluster.kubectl("taint node node-1 maintenance-")
+    running(provoked("drained", pod=PLACED))
+    cluster.kubectl("drain node-1 --force --ignore-daemonsets --delete-emptydir-data")
+    cluster.kubectl("uncordon node-1")
+    assert "was deleted while it ran" in named(cluster, "drained", "PodDeleted").what
+
+
+def test_a_pod_on_a_node_that_does_not_exist_is_lost(cluster, provoked):
+    provoked("nowhere", pod={"nodeName": "node-77"})
+    run_of = kit.Run(cluster.kube.within("w-nowhere"), "w-nowhere")
+    assert until(lambda: run_of.why()).first.kind in ("NodeGone", "NodeMissing")
+
+
+def test_a_pressure_that_a_node_reports_is_named(cluster, provoked):
+    cluster.kubectl("cordon node-0 node-1 node-2")
+    try:
+        provoked("short")
+        run_of = kit.Run(cluster.kube.within("w-short"), "w-short")
+        condition = {"type": "EventLoopStalled", "status": "True", "reason": "Test", "message": "for 9 s"}
+        node = cluster.kube.get("Node", "node-1")
+        conditions = [*node["status"]["conditions"], condition]
+        cluster.kube.patch("Node", "node-1", {"status": {"conditions": conditions}}, part="status")
+        until(lambda: any("reports EventLoopStalled: for 9 s" in cause.what for cause in run_of.why().causes))
+        assert "Ready, EventLoopStalled, SchedulingDisabled" in str(cluster.nodes())
+    finally:
+        cluster.kubectl("uncordon node-0 node-1 node-2")

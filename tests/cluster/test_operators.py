@@ -20,7 +20,6 @@ from ..node.clusters import eventually
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "trainers" / "digits_ddp.py"
 FILES = f"--from-file=main.py={DIGITS} --from-file={DIGITS.with_name('digits.csv.gz')}"
-CPU = ROOT / "manifests" / "pytorch-job" / "cpu.yaml"
 WHOLE_NODE = ROOT / "manifests" / "pytorch-job" / "whole-node.yaml"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -34,13 +33,6 @@ dist.all_reduce(total)
 sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {int(total)}\\n")
 dist.destroy_process_group()
 """
-# Ready long after the controller of ElasticJobs.
-READY_LATE = {
-    "name": "main",
-    "image": "busybox",
-    "command": ["sleep", "600"],
-    "readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 8},
-}
 
 
 @pytest.fixture(scope="module")
@@ -102,28 +94,6 @@ def test_an_operators_pods_are_pulled_and_tolerate_as_the_kits_are(local_cluster
     assert copied["namespace"] == "elastic-job" and copied["labels"]["trainyard/operator"] == "elastic-job"
 
 
-def test_an_operator_is_installed_when_all_of_its_workloads_are_ready(local_cluster):
-    slow = {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {
-            "name": "slow",
-            "labels": {"trainyard/operator": "elastic-job", "trainyard/kit": "true"},
-        },
-        "spec": {
-            "selector": {"matchLabels": {"app": "slow"}},
-            "template": {"metadata": {"labels": {"app": "slow"}}, "spec": {"containers": [READY_LATE]}},
-        },
-    }
-    local_cluster.kube.create(slow)
-    try:
-        kit.install("elastic-job", cluster=local_cluster)
-        assert local_cluster.kube.get("StatefulSet", "slow")["status"].get("availableReplicas") == 1
-    finally:
-        local_cluster.kubectl("delete statefulset slow")
-        kit.uninstall("elastic-job", cluster=local_cluster)
-
-
 @pytest.mark.slow
 def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     launch, write_trainer, training_operator, local_cluster
@@ -143,27 +113,6 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     assert run.name not in local_cluster.kubectl("get pytorchjobs,services,configmaps,pods")
 
 
-@pytest.mark.slow
-def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
-    training_operator, local_cluster, filled
-):
-    kubectl = local_cluster.kubectl
-    kubectl(f"create configmap torchrun-cpu {FILES}")
-    kubectl(f"create -f {filled(CPU)}")
-    kubectl("wait pytorchjob/torchrun-cpu --for=condition=Succeeded --timeout=240s")
-    for role, node_rank, ranks in (("master", 0, {0, 1}), ("worker", 1, {2, 3})):
-        described = kubectl(f"describe pod torchrun-cpu-{role}-0")
-        variables = {"PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "PET_NODE_RANK": node_rank}
-        assert all(re.search(rf"{name}: +{value}$", described, re.M) for name, value in variables.items()), (
-            described
-        )
-        assert "Started" in described.partition("Events:")[2]
-        lines = kubectl(f"logs torchrun-cpu-{role}-0").splitlines()
-        starts = [json.loads(line) for line in lines if line.startswith('{"event":"start"')]
-        assert {(start["rank"], start["world_size"]) for start in starts} == {(rank, 4) for rank in ranks}
-    kubectl("delete pytorchjob,configmap torchrun-cpu")
-
-
 @pytest.fixture
 def node_with_two_gpus(state_home):
     with kit.create_cluster("local", name="two-gpus", nodes=1, gpus=2) as cluster:
@@ -172,10 +121,11 @@ def node_with_two_gpus(state_home):
 
 
 @pytest.mark.slow
-def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus, filled):
+def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus, tmp_path):
     kubectl = node_with_two_gpus.kubectl
     kubectl(f"create configmap torchrun-gpu {FILES}")
-    kubectl(f"create -f {filled(WHOLE_NODE)}")
+    (tmp_path / "job.yaml").write_text(WHOLE_NODE.read_text().replace("<IMAGE>", "trainyard/trainer"))
+    kubectl(f"create -f {tmp_path / 'job.yaml'}")
     kubectl("wait pod/torchrun-gpu-master-0 --for=create --timeout=60s")
     kubectl("wait pod/torchrun-gpu-master-0 --for=condition=Ready --timeout=60s")
     allocated = kubectl("describe node node-0").partition("Allocated resources:")[2]
@@ -284,24 +234,6 @@ def trainer(local_cluster):
         local_cluster.kubectl("get trainjobs")
 
 
-@pytest.mark.slow  # as notebook 09 does
-def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, local_cluster, trainer):
-    assert [part["version"] for part in trainer] == ["v0.12.0", "v2.3.0"]
-    run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
-    assert run.wait(timeout=240).succeeded == 2
-    assert trainer_lines(run) == [f"rank {rank} of 4 sum 4" for rank in range(4)]
-    assert [pod["rank"] for pod in run.pods()] == [0, 1]
-    assert len({pod["node"] for pod in run.pods()}) == 2
-    pods = local_cluster.kubectl(f"get pods -l trainyard/run={run.name} -o name")
-    assert len(pods.split()) == 2
-    assert run.name in local_cluster.kubectl("get jobsets")
-    run.delete()
-    assert run.name not in local_cluster.kubectl("get trainjobs,jobsets,jobs,pods")
-    failing = launch(kit.TrainJob(write_trainer("raise ValueError('at once')"), nodes=1))
-    with pytest.raises(kit.RunFailed, match="at once"):
-        failing.wait(timeout=120)
-
-
 def add_ranks(text):
     """Train as a learner's function does: it imports what it uses."""
     import torch
@@ -331,22 +263,3 @@ def test_kubeflows_own_sdk_trains_a_function_on_the_cluster(local_cluster, train
     client.delete_job(name)
     with pytest.raises(RuntimeError):
         client.get_job(name)
-
-
-@pytest.mark.slow
-def test_an_elastic_job_trains_by_workers_that_meet_at_an_etcd(launch, write_trainer, local_cluster):
-    kit.install("elastic-job", cluster=local_cluster)
-    try:
-        run = launch(kit.ElasticJob(write_trainer(TRAINER), nodes=2))
-        assert run.wait(timeout=240).succeeded == 2
-        assert trainer_lines(run) == ["rank 0 of 2 sum 2", "rank 1 of 2 sum 2"]
-        assert [pod["pod"] for pod in run.pods()] == [f"{run.name}-worker-{index}" for index in range(2)]
-        run.delete()
-        assert run.name not in local_cluster.kubectl("get elasticjobs,services,configmaps,pods")
-        failing = launch(kit.ElasticJob(write_trainer("raise ValueError('at once')"), nodes=1))
-        with pytest.raises(kit.RunFailed):
-            failing.wait(timeout=120)
-        failing.delete()
-    finally:
-        left = kit.uninstall("elastic-job", cluster=local_cluster)
-    assert not len(left)

@@ -13,7 +13,6 @@ import kitlib as kit
 from kitlib import clusters
 
 from ..node.terminals import Terminal
-from ..rows import slow
 
 KIT = [sys.executable, "-m", "trainyard_kit.cli"]
 
@@ -46,10 +45,12 @@ def test_a_terminal_shows_each_step_and_the_loss_and_nothing_is_left(name):
     assert clusters.find(name) is None
 
 
+@pytest.mark.slow  # as a creation is, in test_clusters
 @pytest.mark.parametrize(
     ("moment", "sent"),
     [
-        *slow((r"\d of 2 pods|rank \d", signal.SIGINT), (r"\d of 2 pods|rank \d", signal.SIGHUP)),
+        (r"\d of 2 pods|rank \d", signal.SIGINT),
+        (r"\d of 2 pods|rank \d", signal.SIGHUP),
         ("starting|at work", signal.SIGTERM),
     ],
 )

@@ -136,7 +136,7 @@ def cut(watch):
 
 
 @pytest.mark.parametrize("name", ["connection", *slow("kubelet", "kube-apiserver")])
-def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster, train, name):
+def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(request, train, name):
     """Lines come faster than the API's seconds, many in one piece and so with one time."""
     source = """
         import time
@@ -144,13 +144,14 @@ def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster,
             print("line", number, flush=number % 70 == 0)
             time.sleep(0.0005)
     """
-    run = train(own_cluster, source=source)
+    cluster = request.getfixturevalue("local_cluster" if name == "connection" else "own_cluster")
+    run = train(cluster, source=source)
     watch, log_lines = run.watch(), []
     keep = watch.log_tail.add
     watch.log_tail.add = lambda lines: (log_lines.extend(lines), keep(lines))
     for lines in range(500, 5000, 500) if name == "connection" else (500, 2500):
         until(lambda lines=lines: len(log_lines) > lines, f"line {lines}")
-        cut(watch) if name == "connection" else kill(own_cluster, name)
+        cut(watch) if name == "connection" else kill(cluster, name)
     assert ended(watch), watch
     for rank in (0, 1):
         mine = [line.text for writer, line in log_lines if writer == rank]
@@ -158,26 +159,3 @@ def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster,
         missing = [number for number in range(6000) if f"line {number}" not in set(mine)]
         assert (len(mine), missing[:1], missing[-1:]) == (6000, [], []), watch.trouble
         assert mine == expected
-
-
-def test_a_cluster_is_watched_until_it_is_gone(own_cluster, train):
-    run = train(own_cluster, source="while True: pass", nodes=1)
-    watch = own_cluster.watch()
-
-    def busy():
-        """Return the nodes that have something to do; on a busy machine it is not much that they get."""
-        now = watch.history.percent("cpu")[:, -1]
-        return {node for node, share in zip(watch.history.nodes, now, strict=True) if share > 5}
-
-    until(
-        lambda: watch.history.count >= 3 and busy() and busy() == {row[2] for row in watch.pods},
-        "samples by which the pod's node works, and no other",
-    )
-    assert watch.source == "the kubelets"
-    assert "nodes Ready: 2 of 2" in repr(watch)
-    assert watch.picture()._repr_png_()
-    run.delete()
-    own_cluster.delete()
-    assert ended(watch)
-    assert watch.trouble
-    assert not threads()

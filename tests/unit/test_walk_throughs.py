@@ -85,6 +85,8 @@ def test_the_cells_and_tests_of_a_step_exist_and_its_manifests_are_in_what_they_
     for path, _, name in (test.partition("::") for test in step.get("tests", [])):
         assert name in definitions(path), f"{path} has no test {name!r}"
         sources.append(source_of(path, name))
+        if path == "tests/walk_throughs/test_tables.py":  # it runs the document's commands
+            sources.append(tables.DOCUMENT.read_text(encoding="utf-8"))
     for notebook, _, cell in (place.partition("#") for place in step["cells"]):
         assert cell in code_cells(notebook), f"{notebook} has no code cell {cell}"
         sources.append("\n".join(code_cells(notebook).values()))

@@ -1,7 +1,6 @@
 """The commands of ElasticDL's walk-through as published, in a shell, on a cluster with room for them."""
 
 import re
-import secrets
 
 import pytest
 
@@ -26,11 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def cluster(state_home):
     """A cluster whose nodes claim to have room for nine pods of two cores: two more than the job's."""
-    name = f"test-{secrets.token_hex(3)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=3, cpus=6, memory="8Gi")
-    finally:
-        kit.clusters.LocalCluster(name).delete()
+    with kit.create_cluster("local", name="zoo", nodes=3, cpus=6, memory="8Gi") as cluster:
+        yield cluster
 
 
 @pytest.fixture

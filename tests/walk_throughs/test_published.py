@@ -153,21 +153,22 @@ def test_the_elastic_job_and_the_test_of_the_page_train_and_test_on_its_claim(cl
         kit.uninstall("elastic-job", cluster=cluster)
 
 
-def test_the_pods_and_the_service_of_elasticdls_page_run_on_its_claim(cluster, apply, tmp_path):
+def test_the_priorities_and_the_pod_of_elasticdls_page_work_on_its_claim(local_cluster, tmp_path):
+    """Its Deployment and its jobs have a cluster with room for them in test_elasticdl."""
     page = "elasticdl-gke"
-    cluster.create_volume("fileserver-claim")
-    for word in ("name: high", "name: low"):
-        apply(manifest(page, "kind: PriorityClass", word))
-    apply(manifest(page, "name: my-pod"))
-    cluster.kubectl("wait pod/my-pod --for=condition=Ready --timeout=120s")
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "train").write_text("records")
-    cluster.kubectl(f"cp {tmp_path / 'mnist'} my-pod:/data")
-    assert cluster.kubectl("exec my-pod -- cat /data/mnist/train") == "records"
-    apply(manifest(page, "test-nginx"))
-    cluster.kubectl("rollout status deployment test-nginx --timeout=120s")
-    scaled = cluster.kubectl("scale deployment.v1.apps/test-nginx --replicas=1")
-    assert "deployment.apps/test-nginx scaled" in scaled
+    claim, path = local_cluster.create_volume("fileserver-claim"), tmp_path / "page.yaml"
+    texts = [manifest(page, "kind: PriorityClass", f"name: {name}") for name in ("high", "low")]
+    path.write_text("---\n".join([*texts, manifest(page, "name: my-pod")]))
+    try:
+        local_cluster.kubectl(f"apply -f {path}")
+        local_cluster.kubectl("wait pod/my-pod --for=condition=Ready --timeout=120s")
+        (tmp_path / "mnist").mkdir()
+        (tmp_path / "mnist" / "train").write_text("records")
+        local_cluster.kubectl(f"cp {tmp_path / 'mnist'} my-pod:/data")
+        assert local_cluster.kubectl("exec my-pod -- cat /data/mnist/train") == "records"
+    finally:
+        local_cluster.kubectl(f"delete --ignore-not-found -f {path} --grace-period=1")
+        claim.delete()
 
 
 @pytest.mark.slow
