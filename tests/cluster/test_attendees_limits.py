@@ -7,10 +7,9 @@ from kubernetes import client, config
 
 import kitlib as kit
 from kitlib.errors import Rejected
-from kitlib.k8s.wait import wait
 
 from ..node.clusters import pod
-from ..patience import eventually
+from ..patience import eventually, until
 
 pytestmark = pytest.mark.cluster
 
@@ -37,30 +36,13 @@ def refusal(kube, item):
     return ""
 
 
-def refusals(kube, item):
-    while True:
-        yield refusal(kube, item)
-
-
 def test_no_token_that_never_expires(theirs):
     account = {"kubernetes.io/service-account.name": "attendee"}
-    token = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "for-ever", "annotations": account},
-        "type": "kubernetes.io/service-account-token",
-    }
-    wait(  # the API server learns of a new policy a moment after it was written
-        refusals(theirs, token),
-        until=lambda message: "never expire" in message,
-        timeout=60,
-        what="the Secret to be refused",
-        about="an attendee",
-        resume="",
-        describe=repr,
-    )
-    usual = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "usual"}, "type": "Opaque"}
-    assert refusal(theirs, usual) == ""
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "for-ever", "annotations": account}}
+    token = secret | {"type": "kubernetes.io/service-account-token"}
+    # the API server learns of a new policy a moment after it was written
+    until(lambda: "never expire" in refusal(theirs, token), "the Secret to be refused")
+    assert refusal(theirs, secret | {"metadata": {"name": "usual"}, "type": "Opaque"}) == ""
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +64,9 @@ def test_a_priority_that_preempts_nobody_is_allowed(theirs, priorities, local_cl
 
 
 def test_no_pod_that_takes_years_to_end(theirs):
-    wait(
-        refusals(theirs, pod("true", name="tried", terminationGracePeriodSeconds=946_080_000)),
-        until=lambda message: "terminationGracePeriodSeconds of an attendee's pod is at most 600" in message,
-        timeout=60,
-        what="the pod to be refused",
-        about="an attendee",
-        resume="",
-        describe=repr,
-    )
+    endless = pod("true", name="tried", terminationGracePeriodSeconds=946_080_000)
+    words = "terminationGracePeriodSeconds of an attendee's pod is at most 600"
+    until(lambda: words in refusal(theirs, endless), "the pod to be refused")
 
 
 LABELS = {"app": "many"}
@@ -122,15 +98,11 @@ def test_no_object_of_more_replicas_or_ports_than_what_serves_all_has_memory_for
     def manifest_of(count):
         return {"apiVersion": version, "kind": kind, "metadata": {"name": "many"}, "spec": spec(count)}
 
-    wait(
-        refusals(theirs, manifest_of(2147483647)),
-        until=lambda message: "an attendee's" in message and "at most" in message,
-        timeout=60,
-        what="the object to be refused",
-        about="an attendee",
-        resume="",
-        describe=repr,
-    )
+    def is_refused():
+        message = refusal(theirs, manifest_of(2147483647))
+        return "an attendee's" in message and "at most" in message
+
+    until(is_refused, "the object to be refused")
     assert refusal(theirs, manifest_of(2)) == ""
 
 
@@ -141,9 +113,11 @@ def test_no_object_of_more_replicas_or_ports_than_what_serves_all_has_memory_for
         ({"requests": {"cpu": "0"}}, "minimum cpu usage per Container is 1m"),
         ({"limits": {"memory": "17Gi"}}, "maximum memory usage per Container is 16Gi"),
         ({"limits": {"ephemeral-storage": "1Ti"}}, "maximum ephemeral-storage usage per Container is 16Gi"),
+        ({"requests": {"cpu": "3"}, "limits": {"cpu": "3"}}, "exceeded quota"),
+        ({"limits": {"nvidia.com/gpu": "1"}}, "exceeded quota"),
     ],
 )
-def test_no_pod_whose_use_is_not_counted(theirs, resources, message):
+def test_no_pod_whose_use_is_not_counted_or_more_than_the_quota(theirs, resources, message):
     manifest = pod("true", name="tried")
     manifest["spec"]["containers"][0]["resources"] = resources
     assert message in refusal(theirs, manifest)

@@ -6,7 +6,6 @@ the operators of its second half listen on the same port.
 """
 
 import os
-import secrets
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,23 +18,14 @@ import kitlib as kit
 
 ROOT = Path(__file__).parents[2]
 SECONDS, AT_ONCE = 900, 2
-# Whether it runs to its end, or the words with which it stops.
-NOTEBOOKS = {
-    "00": "",
-    "02": "",
-    "03": "",
-    "04": "",
-    "05": "",
-    "06": "",
-    "07": "",
-    "08": "",
-    "10": "",
-    "12": "",
+# The words with which some stop; the others run to their end.
+STOPS = {
     "01": "may not see nodes",
     "09": "kubectl create role",
     "11": "may not see nodes",
     "13": "kubectl create clusterrole",
 }
+NOTEBOOKS = dict.fromkeys(("00", "02", "03", "04", "05", "06", "07", "08", "10", "12"), "") | STOPS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2 * SECONDS)]
 
@@ -43,11 +33,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.ma
 @pytest.fixture
 def cluster(state_home):
     """A cluster with room for all of them at once, so that none waits for another's quota."""
-    name = f"rooms-{secrets.token_hex(2)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=4, cpus=4, memory="16Gi")
-    finally:
-        kit.clusters.LocalCluster(name).delete()
+    with kit.create_cluster("local", name="rooms", nodes=4, cpus=4, memory="16Gi") as cluster:
+        yield cluster
 
 
 def attend(attendee, number, folder):

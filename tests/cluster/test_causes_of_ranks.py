@@ -11,6 +11,7 @@ import kitlib as kit
 from kitlib.errors import RunFailed, plain
 
 from ..patience import until
+from ..rows import slow
 
 HERE = Path(__file__).parent
 ROWS = yaml.safe_load((HERE / "causes" / "ranks.yaml").read_text())
@@ -89,7 +90,7 @@ def test_the_cause_is_named(diagnoses, row):
     check(diagnoses[row["name"]].first, row)
 
 
-@pytest.mark.parametrize("way", ["kill", "message"])
+@pytest.mark.parametrize("way", ["kill", *slow("message")])
 def test_of_two_ranks_in_each_pod_the_one_that_ended_is_named(local_cluster, way):
     row = next(row for row in ROWS if row["name"] == way)
     run = launch(local_cluster, way, processes_per_node=2)

@@ -3,7 +3,6 @@
 import base64
 import json
 import socket
-import time
 
 import pytest
 import yaml
@@ -12,6 +11,8 @@ import kitlib as kit
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import ClusterUnreachable, Rejected
 from kitlib.k8s.client import allowed
+
+from ..patience import until
 
 pytestmark = pytest.mark.cluster
 
@@ -54,11 +55,8 @@ def test_a_right_that_is_granted_as_the_error_says_is_there(attendee, local_clus
     try:
         for command in commands:
             local_cluster.kubectl(command)
-        deadline = time.monotonic() + 30  # the API server hears of a right a moment later
-        while (classes := allowed(lambda: theirs.kube.get_all("StorageClass"))) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert classes
+        # the API server hears of a right a moment later
+        until(lambda: allowed(lambda: theirs.kube.get_all("StorageClass")), "the right")
     finally:
         local_cluster.kubectl("delete clusterrole,clusterrolebinding list-storageclasses --ignore-not-found")
 
@@ -83,27 +81,10 @@ def test_a_server_that_cannot_be_reached_or_trusted_is_said(spoil, local_cluster
     nowhere = kit.connect("nowhere", kubeconfig=spoil(server={"server": "https://no-such-host.invalid:6443"}))
     with pytest.raises(ClusterUnreachable, match=r'"nowhere", as .*kubeconfig'):
         nowhere.kube.version()
-    authority = {"certificate-authority-data": base64.b64encode(_another_authority()).decode()}
+    (user,) = yaml.safe_load(local_cluster.kubeconfig.read_text())["users"]
+    authority = {
+        "certificate-authority-data": user["user"]["client-certificate-data"]
+    }  # it has signed nothing
     strange = kit.connect("strange", kubeconfig=spoil(server=authority))
     with pytest.raises(ClusterUnreachable, match=r"(?s)does not trust.*this very cluster"):
         strange.kube.version()
-
-
-def _another_authority():
-    """Return the certificate of an authority that has signed nothing."""
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -103,13 +103,6 @@ def wait_for_refusal(cluster, run):
         cluster.kubectl(f"wait -n {run.kube.namespace} {workload} --for={condition}")
 
 
-def test_a_queue_that_does_not_exist_is_named(queued, racks):
-    run = queued("lost", "team-c")
-    wait_for_refusal(racks, run)
-    (cause,) = [cause for cause in run.why().causes if cause.kind == "Suspended"]
-    assert "team-c doesn't exist" in cause.what
-
-
 def test_an_attendee_is_told_what_a_job_waits_for(racks, write_trainer):
     attendee = kit.workshop.add("ada", cluster=racks)
     own = kit.connect("room-of-ada", kubeconfig=attendee.kubeconfig)

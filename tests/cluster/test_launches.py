@@ -7,6 +7,8 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput, KitError, LaunchRejected, RunExists
 
+from ..rows import slow
+
 pytestmark = pytest.mark.cluster
 WEBHOOK = """
 apiVersion: admissionregistration.k8s.io/v1
@@ -49,6 +51,7 @@ REFUSED = {
         BadInput,
         "no Secret",
     ),
+    "a Secret for images": ({}, _spec(imagePullSecrets=[{"name": "nowhere"}]), BadInput, "no Secret"),
     "an unknown field": ({}, _spec(restartPolice="Never"), LaunchRejected, "restartPolice"),
     "an invalid value": ({}, {"spec": {"completions": -1}}, LaunchRejected, "spec.completions"),
     "a field of pods": ({}, _spec(restartPolicy="Always"), LaunchRejected, "restartPolicy"),
@@ -130,8 +133,14 @@ def test_a_quota_that_an_earlier_run_fills_has_room_for_the_one_that_replaces_it
         local_cluster.kubectl("delete namespace narrow --wait=false")
 
 
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("kind", [kit.IndexedJob, kit.TorchElastic])
+@pytest.mark.parametrize(
+    ("kind", "replace"),
+    [
+        (kit.IndexedJob, False),
+        (kit.TorchElastic, True),
+        *slow((kit.IndexedJob, True), (kit.TorchElastic, False)),
+    ],
+)
 def test_of_launches_of_one_name_at_once_one_runs_and_is_whole(kind, replace, write_trainer, local_cluster):
     path = write_trainer("import time; time.sleep(600)")
     barrier, runs, errors = threading.Barrier(3), [], []
@@ -165,14 +174,13 @@ def test_a_launch_that_fails_deletes_what_it_has_created_and_nothing_else(
 ):
     path = write_trainer("pass")
     kube, create = local_cluster.kube, type(local_cluster.kube).create
-    foreign_objects = []
 
     def interrupted(self, item, *, dry_run=False):
         answer = create(self, item, dry_run=dry_run)
         if item["kind"] == "Service" and not dry_run:
             labels = {"trainyard/run": "stopped"}
-            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "labels": labels}}
-            foreign_objects.append(create(self, secret | {"metadata": {"name": "theirs", "labels": labels}}))
+            meta = {"name": "theirs", "labels": labels}
+            create(self, {"apiVersion": "v1", "kind": "Secret", "metadata": meta})
             raise KeyboardInterrupt
         return answer
 

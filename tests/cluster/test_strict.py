@@ -20,6 +20,7 @@ from kitlib.k8s.api_errors import admission_hint
 from kitlib.k8s.wait import wait
 from trainyard_kit.cli.main import main
 
+from ..rows import slow
 from .strict import StrictNamespace
 
 pytestmark = pytest.mark.cluster
@@ -67,9 +68,9 @@ def meet():
     torch.distributed.destroy_process_group()  # else a thread of gloo's may abort a rank at its exit
 
 
-SLOW = pytest.mark.slow
-PAIRS = [("restricted", "quota"), ("baseline", "ratio")]
+PAIRS = [("restricted", "quota")]
 MORE = [
+    ("baseline", "ratio"),
     ("restricted",),
     ("quota",),
     ("restricted", "most"),
@@ -80,7 +81,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("rows", [*PAIRS, *(pytest.param(rows, marks=SLOW) for rows in MORE)], ids=str)
+@pytest.mark.parametrize("rows", [*PAIRS, *slow(*((rows,) for rows in MORE))], ids=str)
 def test_a_volume_and_a_job_with_limits_work_in_strict_namespaces(strict, rows, tmp_path):
     cluster = strict(*rows, through=True).cluster
     assert kit.preflight(cluster).ok
@@ -112,7 +113,7 @@ WRITABLE = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108: of the pod
     ("row", "setting", "fix"),
     [
         ("labelled", {"TRAINYARD_LABELS": "team=vision cost-center=42"}, "TRAINYARD_LABELS"),
-        ("limited", {}, "`cpu=` and `memory=`"),
+        *slow(("limited", {}, "`cpu=` and `memory=`")),
         ("read-only", {}, "job.patch("),
     ],
 )
@@ -181,7 +182,8 @@ TOGETHER = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"), [("ReadWriteOnce", "gp3"), ("ReadWriteOnce", "local-path"), ("ReadWriteOncePod", "efs")]
+    ("mode", "name"),
+    [("ReadWriteOnce", "gp3"), ("ReadWriteOncePod", "efs"), *slow(("ReadWriteOnce", "local-path"))],
 )
 def test_a_volume_of_one_node_is_refused_for_pods_on_several(strict, mode, name):
     namespace = strict("restricted")
@@ -205,33 +207,24 @@ def test_modules_that_pytorchs_own_image_lacks_are_named_at_the_launch(strict, t
     assert "has no grpc; kit.build_image(" in record.getMessage()
 
 
-def test_a_run_as_root_is_refused_at_once_where_root_is_forbidden(strict):
-    cluster = strict("restricted").cluster
-    with pytest.raises(LaunchRejected, match=r"(?s)violates PodSecurity.*run_as_user=0.*image "):
-        kit.launch(meet, cluster=cluster, nodes=1, run_as_user=0)
-    assert not len(cluster.runs())
-
-
-def test_what_a_quota_demands_is_named_by_its_argument_before_anything_is_created(strict):
-    cluster = strict("quota").cluster
-    with pytest.raises(LaunchRejected, match=r"(?s)limits.memory.*memory="):
-        kit.launch(meet, cluster=cluster, nodes=1)
-    assert not len(cluster.runs())
+NO_ROOM = "a larger quota: this one never has the room"
+BIG = {"nodes": 2, "cpu": 1, "memory": "1Gi"}
 
 
 @pytest.mark.parametrize(
-    ("rows", "fix"),
+    ("rows", "options", "words"),
     [
-        (("restricted", "no services"), "a larger quota: this one never has the room"),
-        (("scoped",), "a larger quota: this one never has the room"),
-        (("quota", "small pods"), 'cpu=0.5 is the most, memory="512Mi" is the most that'),
+        (("restricted",), {"run_as_user": 0}, r"(?s)violates PodSecurity.*run_as_user=0.*image "),
+        (("quota",), {}, r"(?s)limits.memory.*memory="),
+        (("restricted", "no services"), BIG, NO_ROOM),
+        (("scoped",), BIG, NO_ROOM),
+        (("quota", "small pods"), BIG, 'cpu=0.5 is the most, memory="512Mi" is the most that'),
     ],
 )
-def test_what_a_namespace_never_has_room_for_is_refused_with_the_argument(strict, rows, fix):
+def test_what_a_namespace_never_admits_is_refused_at_once_with_the_argument(strict, rows, options, words):
     cluster = strict(*rows).cluster
-    with pytest.raises(LaunchRejected) as refused:
-        kit.launch(kit.IndexedJob(meet, nodes=2, cpu=1, memory="1Gi"), cluster=cluster)
-    assert fix in str(refused.value)
+    with pytest.raises(LaunchRejected, match=words):
+        kit.launch(meet, cluster=cluster, **{"nodes": 1} | options)
     assert not len(cluster.runs())
 
 
@@ -267,12 +260,6 @@ def test_a_mirror_its_secret_and_a_taint_are_three_settings_for_all_pods(strict,
     assert "dedicated" in [item["key"] for item in spec["tolerations"]]
 
 
-def test_a_secret_for_images_that_does_not_exist_is_refused(strict):
-    secret = {"spec": {"template": {"spec": {"imagePullSecrets": [{"name": "registry"}]}}}}
-    with pytest.raises(BadInput, match='no Secret "registry"'):
-        kit.launch(kit.IndexedJob(meet, nodes=1).patch(secret), cluster=strict("default-deny").cluster)
-
-
 def test_who_may_not_list_events_trains_and_uses_volumes(strict):
     cluster = strict("restricted", cannot=("events",)).cluster
     volume = cluster.create_volume("shared")
@@ -304,11 +291,6 @@ def test_a_volume_whose_pod_does_not_start_says_why_and_what_to_do(
     assert "has made no volume" in caplog.text
 
 
-def test_preflight_fails_where_a_quota_has_no_room_for_what_each_run_has(strict):
-    row = results(strict("no services").cluster)["quota team"]
-    assert (row.level, "count/services" in row.message) == ("failed", True)
-
-
 def test_a_range_of_users_is_answered_by_the_argument():
     words = "denied request: runAsUser: Invalid value: 65532: must be in the ranges: [1000680000, 1000689999]"
     assert admission_hint(words).startswith("`run_as_user=1000680000` ")
@@ -325,6 +307,8 @@ def test_preflight_names_what_a_namespace_forbids_with_rights_in_it_alone(strict
     assert "restricted: pods run as user 65532" in checks["pod security"].message
     assert "`cpu=` and `memory=`" in checks["quota team"].fix
     assert "max cpu 2, memory 2Gi" in checks["limit range"].message
+    room = results(strict("no services").cluster)["quota team"]
+    assert (room.level, "count/services" in room.message) == ("failed", True)
     policy = checks["network policy"]
     assert (policy.level, "DNS" in policy.message) == ("failed", True)
     assert "allow-training.yaml" in policy.fix
@@ -333,16 +317,13 @@ def test_preflight_names_what_a_namespace_forbids_with_rights_in_it_alone(strict
     )
 
 
-def test_preflight_says_who_builds_the_image_that_nobody_has_published(strict):
-    image = results(strict().cluster)["image"]
-    assert (image.level, "not published" in image.message, "build_image" in image.fix) == ("warn", True, True)
-
-
-def test_preflight_finds_nothing_wrong_with_a_namespace_that_forbids_nothing(strict):
+def test_preflight_passes_a_namespace_that_forbids_nothing_and_says_who_builds_the_unpublished_image(strict):
     namespace = strict()
     namespace.apply(config.manifests("network-policy", "allow-training.yaml"))
     report = kit.preflight(namespace.cluster)
     assert report.ok, report
+    (image,) = (check for check in report.checks if check.name == "image")
+    assert (image.level, "not published" in image.message, "build_image" in image.fix) == ("warn", True, True)
 
 
 def test_preflight_fails_for_a_class_of_storage_that_there_is_not(admin_cluster, monkeypatch):
@@ -362,13 +343,6 @@ def test_preflight_names_the_right_that_is_lacking(strict):
     assert "port_forward does not work" in checks["permission: pods/portforward"].fix
 
 
-def test_the_command_shows_the_same_table(strict):
-    namespace = strict("default-deny")
-    namespace.cluster.remembered()
-    done = CliRunner().invoke(main, ["doctor", "--cluster", namespace.name])
-    assert (done.exit_code, "allow-training.yaml" in done.output) == (1, True), done.output
-
-
 def test_the_command_line_needs_rights_in_one_namespace_alone(strict, monkeypatch):
     namespace = strict("restricted", "quota")
     monkeypatch.setenv("KUBECONFIG", str(namespace.cluster._source))
@@ -380,9 +354,11 @@ def test_the_command_line_needs_rights_in_one_namespace_alone(strict, monkeypatc
         assert command == "delete" or namespace.name in done.output
 
 
-def test_a_policy_that_denies_all_is_named_before_the_ranks_wait(strict, caplog):
-    cluster = strict("default-deny").cluster
-    run = kit.launch(meet, cluster=cluster, nodes=2)
-    run.delete()
+def test_a_policy_that_denies_all_is_named_by_the_command_and_before_the_ranks_wait(strict, caplog):
+    namespace = strict("default-deny")
+    namespace.cluster.remembered()
+    done = CliRunner().invoke(main, ["doctor", "--cluster", namespace.name])
+    assert (done.exit_code, "allow-training.yaml" in done.output) == (1, True), done.output
+    kit.launch(meet, cluster=namespace.cluster, nodes=2).delete()
     (record,) = (record for record in caplog.records if "default-deny" in record.getMessage())
     assert "allow-training.yaml" in record.getMessage()

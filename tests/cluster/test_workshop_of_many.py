@@ -5,7 +5,6 @@ Its figures are in docs/instructors-guide.md; with TRAINYARD_FIGURES=FILE they a
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 import threading
@@ -34,11 +33,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.ma
 @pytest.fixture
 def cluster(state_home):
     """A cluster with room for all of them, on whatever machine this is."""
-    name = f"many-{secrets.token_hex(2)}"
-    try:
-        yield kit.create_cluster("local", name=name, **SHAPE)
-    finally:
-        kit.clusters.LocalCluster(name).delete()
+    with kit.create_cluster("local", name="many", **SHAPE) as cluster:
+        yield cluster
 
 
 class Watcher(threading.Thread):
