@@ -75,8 +75,8 @@ def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it
     assert kinds(aws) <= FREE
 
 
-def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, user, monkeypatch):
-    lab = user.create()
+def test_nodes_are_scaled_to_none_and_up_again_and_what_holds_them_up_is_told(aws, user, monkeypatch):
+    lab, looks, rows, update = user.create(), iter([0, 2, 3, 4]), [], Steps.update
     monkeypatch.setattr(EksCluster, "nodes", lambda cluster: None)
     monkeypatch.setattr(EksCluster, "_ready_nodes", lambda cluster: 3)
     for nodes in (0, 3):
@@ -89,6 +89,24 @@ def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, us
         lab.scale(20, confirm=True, budget=5)
     with pytest.raises(BadInput, match="budget"):
         user.create(name="other", budget=2)
+
+    def note(steps, name, phase, words="", **more):
+        rows.append((name, words))
+        update(steps, name, phase, words, **more)
+
+    monkeypatch.setattr(Steps, "update", note)
+    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: next(looks))
+    aws.launches["train"] = STOCKOUT[1]
+    lab.scale(4, confirm=True)
+    assert any("3 of 4 are Ready" in words and "capacity" in words for _, words in rows)
+    assert next(looks, None) is None
+    aws.launches["train"] = "MaxSpotInstanceCountExceeded: Max spot instance count exceeded"
+    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: 4)
+    began = aws.clock.now()
+    with pytest.raises(ProviderFailed, match="Max spot instance count") as raised:
+        lab.scale(6, confirm=True)
+    assert "servicequotas" in raised.value.fix or "call it again" in raised.value.fix
+    assert aws.clock.now() - began < 300
 
 
 def test_a_volume_of_a_cluster_that_is_gone_is_listed_and_deleted(aws, user):
@@ -138,40 +156,6 @@ def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws
     assert aws.left() == []
 
 
-def test_scaling_returns_when_the_nodes_are_ready_and_tells_what_holds_them_up(aws, user, monkeypatch):
-    lab, looks, rows, update = user.create(), iter([0, 2, 3, 4]), [], Steps.update
-
-    def note(steps, name, phase, words="", **more):
-        rows.append((name, words))
-        update(steps, name, phase, words, **more)
-
-    monkeypatch.setattr(Steps, "update", note)
-    monkeypatch.setattr(EksCluster, "nodes", lambda self: None)
-    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: next(looks))
-    aws.launches["train"] = STOCKOUT[1]
-    lab.scale(4, confirm=True)
-    assert any("3 of 4 are Ready" in words and "capacity" in words for _, words in rows)
-    assert next(looks, None) is None
-    aws.launches["train"] = "MaxSpotInstanceCountExceeded: Max spot instance count exceeded"
-    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: 4)
-    began = aws.clock.now()
-    with pytest.raises(ProviderFailed, match="Max spot instance count") as raised:
-        lab.scale(6, confirm=True)
-    assert "servicequotas" in raised.value.fix or "call it again" in raised.value.fix
-    assert aws.clock.now() - began < 300
-
-
-def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
-    user.create(hours=2, private=True)
-    aws.clock.sleep(1.4 * HOUR)
-    assert "nodegroup" in kinds(aws) and not aws.schedules.fired
-    aws.clock.sleep(2 * HOUR)
-    assert kinds(aws) <= FREE
-    assert {call.action for call in aws.schedules.fired} == {"cloudformation:DeleteStack"}
-    user.delete()
-    assert aws.left() == []
-
-
 def limit_of_the_schedules_role():
     role = administrator("iam").get_role(RoleName="trainyard-lab-us-west-2-expiry")["Role"]
     return role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
@@ -183,11 +167,11 @@ LIMIT = "arn:aws:iam::123456789012:policy/limit"
 @pytest.mark.parametrize(
     "options",
     [
-        {"patch": {"cluster": defaults(PermissionsBoundary=LIMIT)}},
+        {"patch": {"cluster": defaults(PermissionsBoundary=LIMIT)}, "private": True},
         *slow({"instance_type": "g4dn.8xlarge", "efa": True}),
     ],
 )
-def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, options):
+def test_extending_moves_the_schedules_alone_and_at_the_end_all_that_costs_goes_by_itself(aws, user, options):
     lab = user.create(hours=2, **options)
     before, boundary = aws.left(), limit_of_the_schedules_role()
     assert boundary == (LIMIT if "patch" in options else None)
@@ -200,12 +184,15 @@ def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, option
     tags = administrator("eks").describe_cluster(name=NAME)["cluster"]["tags"]
     assert "trainyard:expires" not in tags  # which would be outdated
     aws.clock.sleep(4 * HOUR)
-    assert "nodegroup" in kinds(aws)
+    assert "nodegroup" in kinds(aws) and not aws.schedules.fired
     aws.clock.sleep(4 * HOUR)
     assert kinds(aws) <= FREE
+    assert {call.action for call in aws.schedules.fired} == {"cloudformation:DeleteStack"}
+    user.delete()
+    assert aws.left() == []
 
 
-@pytest.mark.parametrize(("hours", "shown"), [(6, 2), (1, 1)])
+@pytest.mark.parametrize(("hours", "shown"), [(6, 2), *slow((1, 1))])
 def test_an_end_that_could_not_be_moved_is_not_shown_later_than_its_schedules(aws, user, hours, shown):
     lab = user.create(hours=2)
     aws.fail("scheduler:UpdateSchedule", error="ValidationException", times=None, inside=True)
@@ -328,7 +315,7 @@ def test_an_existing_network_is_used_and_stays(aws, user):
     assert {resource.id for resource in aws.left()} - rejected_networks == network | {gateway}
 
 
-@pytest.mark.parametrize("what", ["stack", "role", "schedule group"])
+@pytest.mark.parametrize("what", ["stack", *slow("role", "schedule group")])
 def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, what):
     if what == "stack":
         body = "Resources: {Log: {Type: AWS::Logs::LogGroup, Properties: {LogGroupName: it}}}"

@@ -124,19 +124,15 @@ def test_an_address_is_needed_with_a_nat_gateway_alone(aws, user):
     assert worst(report()) == {}
 
 
-def issues() -> list[str]:
+def test_each_issue_that_eks_has_of_a_node_group_has_a_reason_and_a_next_step():
+    session, rest = SimpleNamespace(region="us-west-2"), {"Unknown", "InternalFailure"}
     model = boto3.Session(region_name="us-east-1").client("eks").meta.service_model
-    return model.shape_for("NodegroupIssueCode").enum
-
-
-@pytest.mark.parametrize("code", issues())
-def test_each_issue_that_eks_has_of_a_node_group_has_a_reason_and_a_next_step(code):
-    words = f"NodeGroup (AWS::EKS::Nodegroup): [Issue(Code={code}, Message=as EKS says it, ResourceIds=[])]"
-    row, rest = classify("amazon", words), ("Unknown", "InternalFailure")
-    assert row.reason is not ErrorReason.OTHER
-    session = SimpleNamespace(region="us-west-2")
-    advice = machines.launch_failure_fix(session, "m5.xlarge", words, spot=False, alternative="us-west-2b")
-    assert (advice is None) is (code in rest)
+    for code in model.shape_for("NodegroupIssueCode").enum:
+        words = f"NodeGroup (AWS::EKS::Nodegroup): [Issue(Code={code}, Message=as EKS says, ResourceIds=[])]"
+        assert classify("amazon", words).reason is not ErrorReason.OTHER, code
+        how = {"spot": False, "alternative": "us-west-2b"}
+        advice = machines.launch_failure_fix(session, "m5.xlarge", words, **how)
+        assert (advice is None) is (code in rest), code
 
 
 @pytest.mark.parametrize(

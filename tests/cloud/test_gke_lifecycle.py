@@ -17,6 +17,7 @@ from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 
+from ..rows import slow
 from .gke_lifecycle import NAME, OPTIONS, PLACE, ZONE, GkeProcesses, described
 from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
@@ -147,21 +148,6 @@ def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(go
     assert clusters_left(google), [call for call in google.scheduler.fired if call.at.year > end.year]
 
 
-def test_the_training_nodes_get_another_number_down_to_none(google, user, monkeypatch):
-    monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
-    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
-    lab = user.create()
-    with pytest.raises(BadInput, match="needs confirmation"):
-        lab.scale(4)
-    for nodes in (4, 0, 1):
-        lab.scale(nodes, confirm=True)
-        pool = training()
-        assert google.container.sizes[pool.self_link] == nodes
-        assert pool.autoscaling.max_node_count == nodes and lab._describe().machines.count == nodes
-    user.delete()
-    assert google.left() == []
-
-
 def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google, user, monkeypatch):
     monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
     monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
@@ -170,10 +156,13 @@ def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google,
     with pytest.raises(BadInput, match="needs confirmation"):
         user.create(confirm=False)
     assert user.create(min_nodes=1)._describe().machines.accelerator == "nvidia-tesla-t4"
+    with pytest.raises(BadInput, match="needs confirmation"):
+        lab.scale(4)
     for nodes, least in ((2, 1), (4, 1), (0, 0)):
         lab.scale(nodes, confirm=True)
-        limits = training().autoscaling
+        pool, limits = training(), training().autoscaling
         assert (limits.min_node_count, limits.max_node_count) == (least, nodes)
+        assert google.container.sizes[pool.self_link] == nodes == lab._describe().machines.count
     user.delete()
     assert google.left() == []
 
@@ -215,8 +204,8 @@ def test_machines_that_are_not_given_are_explained_within_a_minute(google, user,
     ("pool", "kind", "failure", "fix"),
     [
         ("training", "NODE_POOL", NO_QUOTA, "iam-admin/quotas"),
-        ("training", "NODE_POOL", NO_ADDRESS, "private=True"),
         ("default-pool", "CLUSTER", NO_QUOTA, "iam-admin/quotas"),
+        *slow(("training", "NODE_POOL", NO_ADDRESS, "private=True")),
     ],
 )
 def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
@@ -404,15 +393,6 @@ def test_two_people_at_once_create_one_cluster(google, user):
     assert {pool.status.name for pool in described().node_pools} == {"RUNNING"}
     user.delete()
     assert google.left() == []
-
-
-def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continues(google, user):
-    google.cut(50, "after")
-    with pytest.raises(GcpError) as caught:
-        user.create()
-    assert caught.value.reason in (ErrorReason.NETWORK, ErrorReason.FAULT)
-    google.clear_faults()
-    assert user.create()._describe().state == "running"
 
 
 def test_flex_start_asks_for_machines_that_pods_wait_for_until_the_end_and_seven_days_at_most(user):

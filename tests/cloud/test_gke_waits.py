@@ -11,7 +11,7 @@ from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Steps
 
 from .gke_lifecycle import NAME, ZONE, GkeProcesses, described
-from .google.api_errors import ApiError, permission_denied, stockout
+from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
 
 PATH = f"projects/{PROJECT}/locations/{ZONE}/clusters/{NAME}"
@@ -94,12 +94,3 @@ def test_of_several_stockouts_the_next_zone_with_such_machines_is_taken(google, 
     user.create()
     pools = described().node_pools
     assert [pool.locations for pool in pools if pool.name == "training"] == [["us-central1-b"]]  # f has no T4
-
-
-def test_denied_rights_are_told_with_the_role_before_anything_is_created(google, user):
-    denied = permission_denied("iam.serviceAccounts.create", f"projects/{PROJECT}")
-    google.fail("iam.projects.serviceAccounts.create", 1, denied)
-    with pytest.raises(GcpError) as caught:
-        user.create()
-    assert "roles/iam.serviceAccountAdmin" in caught.value.fix
-    assert google.left() == []

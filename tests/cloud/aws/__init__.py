@@ -4,6 +4,7 @@ moto answers for most services. What it lacks is here: CloudFormation with stack
 fail, EKS, targets of schedules that are called, quotas, and what EC2 refuses to delete.
 """
 
+from functools import cache
 from typing import Any
 
 import boto3
@@ -14,6 +15,7 @@ from .server import FakeAws
 __all__ = ["FakeAws", "administrator"]
 
 
+@cache
 def administrator(service: str) -> Any:
-    """Build a client of an administrator: what others do in the account, and what a test looks up."""
+    """Build a client of an administrator, once for the process's one fake: what others do in the account."""
     return boto3.client(service, aws_access_key_id=ADMINISTRATORS_KEY, aws_secret_access_key="secret")
