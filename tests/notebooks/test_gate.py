@@ -20,6 +20,8 @@ from nbformat.v4 import new_output
 
 import kitlib as kit
 
+from ..rows import slow
+
 ROOT = Path(__file__).parents[2]
 CLUSTER = "gate"
 
@@ -89,7 +91,8 @@ def test_a_name_that_no_notebook_has_starts_nothing(runner, finish):
 
 
 @pytest.mark.parametrize(
-    "words", [("--time-limit", "soon"), ("--min-accuracy", "good"), ("--tolerations", "a:Sometimes")]
+    "words",
+    [("--time-limit", "soon"), *slow((("--min-accuracy", "good"),), (("--tolerations", "a:Sometimes"),))],
 )
 def test_a_setting_that_cannot_be_used_starts_nothing_and_is_named(words, runner, finish):
     done = finish(runner(*words), timeout=120)
@@ -106,7 +109,4 @@ def test_nbval_fails_on_an_output_that_has_changed(make_notebook, finish):
     nbformat.write(notebook, path)
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-q", str(path)]
     done = finish(command, timeout=120)
-    assert done.returncode == 1, done.stdout
-    cell.outputs[0].data["text/plain"] = "2"
-    nbformat.write(notebook, path)
-    assert finish(command, timeout=120).returncode == 0
+    assert done.returncode == 1 and "mismatch" in done.stdout, done.stdout
