@@ -77,7 +77,11 @@ print(json.dumps([sorted(files), kinds, codes, kit.__file__]))
     assert set(tracked.stdout.split()) <= set(files)
     assert {"Job", "PyTorchJob", "ConfigMap"} <= set(kinds)
     assert codes == [True]
-    assert Path(where).parents[1].name.startswith("wheel-")
+    packages = Path(where).parents[1]
+    assert packages.name.startswith("wheel-")
+    command = ["git", "ls-files", "kitlib/*.py", "localkube/*.py", "trainyard_kit/*.py"]
+    modules = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert [module for module in modules if not (packages / module).is_file()] == []
 
 
 def test_commands_that_name_a_file_of_ours_find_it_in_an_installed_environment(run):
