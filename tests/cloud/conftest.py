@@ -2,7 +2,10 @@
 in this process, a new one for each.
 """
 
+from functools import cache
+
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 
@@ -13,7 +16,15 @@ from .google.fake import PROJECT, FakeGoogle
 
 @pytest.fixture(scope="session")
 def one_aws():
-    with FakeAws() as fake:
+    """The fake AWS; botocore's models are parsed once for all clients and moto, which changes that of S3."""
+    load = JSONFileLoader.load_file
+    parse = cache(lambda path: load(JSONFileLoader(), path))
+
+    def load_once(loader, path):
+        return load(loader, path) if "/s3/" in path else parse(path)
+
+    with pytest.MonkeyPatch.context() as patch, FakeAws() as fake:
+        patch.setattr(JSONFileLoader, "load_file", load_once)
         yield fake
 
 
