@@ -112,7 +112,7 @@ def test_what_follows_from_a_mistake_is_not_called_one_of_its_own(old, new, word
 
 def test_ranks_that_compute_for_ever_are_named(monkeypatch):
     resume.saved()  # which may take longer
-    monkeypatch.setattr(resume, "SECONDS", 6)
+    monkeypatch.setattr(resume, "SECONDS", 2)
     checklist = variant("23", "weights, moments = get_state_dict(model, optimizer)", "while True: pass")
     assert "look for a loop that does not end" in advice(checklist)
 
@@ -267,9 +267,8 @@ def test_a_function_may_be_decorated_or_a_lambda(answer, monkeypatch):
 
 
 def test_a_class_without_methods_has_a_source(monkeypatch):
-    text = "from torchvision.datasets import ImageFolder\nclass Pictures(ImageFolder):\n    extensions = ()\n"
-    checklist = kit.check("04", dataset=cell(text, monkeypatch)["Pictures"])
-    assert [row.right for row in checklist][:2] == [True, True], checklist
+    source = "class amdahl(float):\n    parallel = True\n"
+    assert "raises TypeError" in advice(kit.check("00", amdahl=cell(source, monkeypatch)["amdahl"]))
 
 
 def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(monkeypatch):
@@ -281,7 +280,7 @@ def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(
 
 
 def test_a_pattern_is_examined_in_a_process_with_a_limit(monkeypatch):
-    monkeypatch.setattr(exercises.load("07"), "seconds", 2)
+    monkeypatch.setattr(exercises.load("07"), "seconds", 1)
     endless = r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)"
     assert "one + is enough" in advice(kit.check("07", pattern=endless))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 UPDATES, MINIBATCH, ACCURACY, STALE = 400, 50, 0.85, 8
 NOTABLE = 0.2  # gain in accuracy by another learning rate that is not due to chance
-FACTORS = (0.01, 0.1, 10, 100)  # multiples of the learning rate that are tried for advice
+FACTORS = (0.1, 10, 0.01, 100)  # multiples of the learning rate that are tried for advice, until one suffices
 MOMENTUM, DECAY = 0.5, 0.01  # values from which they are named as the cause
 FRESH = "it learns from fresh gradients"
 STUB = """
@@ -151,7 +151,11 @@ def _advise(optimizer: Answer, staleness: int) -> str:
     momentum = max(group.get("momentum") or 0 for group in groups)
     if staleness and momentum >= MOMENTUM:
         return f"momentum={momentum:g} amplifies this: leave it out, and take smaller steps"
-    measured, factor = max((accuracy(optimizer, staleness, factor), factor) for factor in FACTORS)
+    measured, factor = 0.0, 1.0
+    for multiple in FACTORS:
+        measured, factor = max((measured, factor), (accuracy(optimizer, staleness, multiple), multiple))
+        if measured >= ACCURACY:
+            break
     if measured >= ACCURACY or measured > accuracy(optimizer, staleness) + NOTABLE:
         rate, better = groups[0]["lr"], groups[0]["lr"] * factor
         size = "large" if factor < 1 else "small"
@@ -159,6 +163,6 @@ def _advise(optimizer: Answer, staleness: int) -> str:
     if any((group.get("weight_decay") or 0) >= DECAY for group in groups):
         return "weight_decay shrinks the weights faster than they learn: leave it out"
     return (
-        f"no learning rate from {FACTORS[0]:g} to {FACTORS[-1]:g} times this one helps: "
+        f"no learning rate from {min(FACTORS):g} to {max(FACTORS):g} times this one helps: "
         "use another optimizer, such as torch.optim.SGD(parameters, lr=…)"
     )
