@@ -32,6 +32,7 @@ from .clusters import (
     running_cluster,
     state_home,
 )
+from .workloads import job
 
 GROWTH = 12 << 20  # bytes
 CREATE = ("create", "lab", "--nodes", "1", "--no-warm")
@@ -150,19 +151,9 @@ def lab(request):
         yield running
 
 
-def job(name, script, *, pods, policy="Never"):
-    spec = pod(script, restartPolicy=policy, terminationGracePeriodSeconds=0)["spec"]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "parallelism": pods,
-            "completions": pods,
-            "backoffLimit": 2 * pods,
-            "template": {"spec": spec},
-        },
-    }
+def many_pods(name, script, *, pods, policy="Never"):
+    manifest = pod(script, restartPolicy=policy, terminationGracePeriodSeconds=0)
+    return job(name, manifest, parallelism=pods, completions=pods, backoffLimit=2 * pods)
 
 
 def until(cluster, name, condition):
@@ -177,10 +168,10 @@ def come_and_go(cluster, number, *, pods):
     """Let ``pods`` pods live: half end by themselves, a quarter in the middle, a quarter after a kill."""
     quarter = pods // 4
     many, kept, hit = f"many-{number}", f"kept-{number}", f"hit-{number}"
-    cluster.kubectl("create", "-f", "-", stdin=job(many, "true", pods=pods - 2 * quarter))
+    cluster.kubectl("create", "-f", "-", stdin=many_pods(many, "true", pods=pods - 2 * quarter))
     until(cluster, many, "condition=Complete")
-    cluster.kubectl("create", "-f", "-", stdin=job(kept, "sleep 601", pods=quarter))
-    cluster.kubectl("create", "-f", "-", stdin=job(hit, "sleep 602", pods=quarter, policy="OnFailure"))
+    cluster.kubectl("create", "-f", "-", stdin=many_pods(kept, "sleep 601", pods=quarter))
+    cluster.kubectl("create", "-f", "-", stdin=many_pods(hit, "sleep 602", pods=quarter, policy="OnFailure"))
     for name in (kept, hit):
         until(cluster, name, f"jsonpath={{.status.ready}}={quarter}")
     for process in cluster.processes_with("sleep", "602"):

@@ -139,10 +139,10 @@ sys.exit(attempt == "0")
 def test_torchrun_restarts_a_worker_that_failed(pair, tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     argv = torchrun("--max-restarts=1", "worker.py", ranks=1)
-    cold, forked = pair.both(argv, cwd=tmp_path)
+    forked = pair.forked(argv, env=pair.environment(), cwd=tmp_path).finish()
     own = forking(pair, argv, cwd=tmp_path).finish()
     # A variable that a fork cannot obey leaves torchrun as it is.
     plain = forking(pair, argv, cwd=tmp_path, PYTHONHASHSEED="1").finish()
-    for outcome, imported in ((cold, False), (forked, True), (own, True), (plain, False)):
+    for outcome, imported in ((forked, True), (own, True), (plain, False)):
         facts = f"{imported} ['-u', 'worker.py', ''] False"
         assert (outcome.code, outcome.stdout) == (0, f"0 {facts}\n1 {facts}\n")

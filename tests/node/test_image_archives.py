@@ -15,7 +15,7 @@ import pytest
 from localkube.kubelet.images import store as reader
 
 from ..unit.image_registry import serve
-from ..unit.oci_images import Image, digest, entry, folder, image, images, index, layer, link, program
+from ..unit.oci_images import Image, digest, entry, folder, image, images, index, layer, link, names, program
 
 BOTH = (
     layer(folder("bin"), entry("bin/a", b"program", mode=0o755), link("bin/b", "a")),
@@ -36,10 +36,6 @@ def pulled(registry, store):
     reference = registry.add("team/tool:1", image(*BOTH, config={"Cmd": ["/bin/a"]}))
     assert images(store, "pull", reference).status == 0
     return reference
-
-
-def names(store: Path, folder: str) -> list[str]:
-    return sorted(path.name for path in (store / folder).iterdir())
 
 
 def tar(files: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:

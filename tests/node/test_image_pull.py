@@ -15,18 +15,22 @@ from localkube.kubelet.images import store as reader
 from localkube.paths import target
 
 from ..patience import PATIENCE
-from ..unit.oci_images import Image, command, entry, folder, image, images, index, layer, link
+from ..unit.oci_images import (
+    Image,
+    command,
+    entry,
+    folder,
+    image,
+    images,
+    index,
+    layer,
+    link,
+    names,
+    small,
+)
 
 LARGE = os.urandom(1 << 20) * 12
 pytestmark = pytest.mark.usefixtures("no_configuration")
-
-
-def small(text: bytes = b"hello", **options) -> Image:
-    return image(layer(folder("etc"), entry("etc/motd", text)), **options)
-
-
-def names(store: Path, folder: str) -> list[str]:
-    return sorted(path.name for path in (store / folder).iterdir())
 
 
 def layer_of(store: Path, record: dict, number: int) -> Path:

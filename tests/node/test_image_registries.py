@@ -10,17 +10,13 @@ import pytest
 
 from ..programs.container_registry import PASSWORD, serve_registry
 from ..unit.image_registry import serve
-from ..unit.oci_images import Image, digest, entry, folder, image, images, layer
+from ..unit.oci_images import Image, digest, entry, image, images, layer, small
 
 LARGE = os.urandom(1 << 20) * 12
 pytestmark = pytest.mark.usefixtures("no_configuration")
 needs_registry = pytest.mark.skipif(
     shutil.which("docker-registry") is None, reason="there is no docker-registry (Debian's package)"
 )
-
-
-def small(text: bytes = b"hello", **options) -> Image:
-    return image(layer(folder("etc"), entry("etc/motd", text)), **options)
 
 
 def secret(registry, user: str, password: str) -> dict:

@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 
 from .clusters import command_line, container, eventually, is_ready, on_node, pod, python, state
+from .workloads import job
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 ALWAYS = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
@@ -150,13 +151,7 @@ def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_en
     name = f"job-{secrets.token_hex(3)}"
     flaky = sidecar("flaky", "[ $(wc -l < /place/begins) -gt 1 ] || exit 1; " + FOREVER)
     main = shell("main", "until [ $(wc -l < /place/begins) -gt 1 ]; do sleep 0.05; done")
-    spec = pod(containers=[main], initContainers=[flaky], **at(place))["spec"]
-    body = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"template": {"spec": spec}},
-    }
+    body = job(name, pod(containers=[main], initContainers=[flaky], **at(place)))
     cluster.kubectl("create", "-f", "-", stdin=body)
     cluster.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=120s")
     assert lines(place / "begins") == ["flaky", "flaky"]

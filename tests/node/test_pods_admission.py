@@ -3,6 +3,7 @@
 import pytest
 
 from .clusters import container, on_node, pod
+from .workloads import job
 
 
 def sysctls(**values):
@@ -38,9 +39,8 @@ def test_a_pod_that_sets_an_unsafe_parameter_is_refused(pods):
 
 def test_pods_that_take_each_others_places_on_a_full_node_are_admitted(cluster, pods):
     main = {"resources": {"requests": {"cpu": "300m"}}}
-    template = {"spec": pod("true", main=main, **on_node(0))["spec"]}
-    spec = {"completions": 60, "parallelism": 20, "backoffLimit": 0, "template": template}
-    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "turns"}, "spec": spec}
+    turns = pod("true", main=main, **on_node(0))
+    body = job("turns", turns, completions=60, parallelism=20, backoffLimit=0)
     cluster.kubectl("create", "-f", "-", stdin=body)
     cluster.kubectl("wait", "--for=condition=Complete", "job/turns", "--timeout=120s")
     cluster.kubectl("delete", "job", "turns")

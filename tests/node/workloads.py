@@ -14,6 +14,12 @@ def named(word: str) -> str:
     return f"{word}-{secrets.token_hex(3)}"
 
 
+def job(name: str, pod: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Return the manifest of a Job of pods like this one."""
+    spec |= {"template": {"spec": pod["spec"]}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
 def apply(cluster: RunningCluster, manifest: dict[str, Any]) -> str:
     cluster.kubectl("apply", "-f", "-", stdin=manifest)
     return manifest["metadata"]["name"]

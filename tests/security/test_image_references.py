@@ -18,7 +18,7 @@ from localkube.runtime.syscalls import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC,
 from ..node.clusters import list_registry, pod, state
 from ..rows import slow
 from ..unit.image_registry import serve
-from ..unit.oci_images import entry, folder, image, images, layer, program
+from ..unit.oci_images import images, program, small
 from .users import USERS, become, folder_of
 
 SECRET = "a-secret-of-the-machine"
@@ -93,10 +93,6 @@ def pull(request, monkeypatch):
 
         pulled.home = home
         yield pulled
-
-
-def small():
-    return image(layer(folder("etc"), entry("etc/motd", b"hello")))
 
 
 @pytest.mark.parametrize("host", HOSTS)

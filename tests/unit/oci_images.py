@@ -119,6 +119,16 @@ def image(
     return Image(json.dumps(manifest).encode(), media, blobs)
 
 
+def small(text: bytes = b"hello", **options: Any) -> Image:
+    """Make an image with one small file."""
+    return image(layer(folder("etc"), entry("etc/motd", text)), **options)
+
+
+def names(store: Path, folder: str) -> list[str]:
+    """List what a folder of a store of images has."""
+    return sorted(path.name for path in (store / folder).iterdir())
+
+
 def index(images: Mapping[str, Image], *, docker: bool = False) -> Image:
     """Make an index of images by platform, such as ``linux/arm64`` or ``linux/arm/v7``."""
     listed, blobs, manifests = [], {}, {}
