@@ -43,6 +43,7 @@ KIT = (
     "trainyard_kit",
 )
 CHECKOUT = Path(__file__).resolve().parents[2]
+GO_SOURCES = os.path.join("localkube", "controlplane")
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/etc/")
 # The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
 KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
@@ -375,21 +376,31 @@ def copy_kit(target: Path, environment: Iterable[str]) -> None:
     for name in KIT:
         if (CHECKOUT / name).is_dir():
             shutil.copytree(
-                CHECKOUT / name, target / name, symlinks=True, ignore=_private, copy_function=_copy
+                CHECKOUT / name, target / name, symlinks=True, ignore=_not_shown, copy_function=_link
             )
     for place in map(Path, environment):
         if place != CHECKOUT and place.is_relative_to(CHECKOUT) and not place.is_file():
             (target / place.relative_to(CHECKOUT)).mkdir(parents=True, exist_ok=True)
 
 
-def _copy(source: str, target: str) -> None:
-    """Copy a file, unless it has gone: another Python renames what it has just compiled."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copy2(source, target)
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it from another file system or if it is somebody else's."""
+    with contextlib.suppress(FileNotFoundError):  # another Python renames what it has just compiled
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copy2(source, target)
 
 
-def _private(directory: str, names: list[str]) -> set[str]:
-    """List what of a directory is not copied; this user may be another one than that of the checkout."""
+def _not_shown(directory: str, names: list[str]) -> set[str]:
+    """List what of a directory pods do not see: Go sources, and what is private.
+
+    This user may be another one than that of the checkout.
+    """
+    if directory.endswith(GO_SOURCES):
+        return {name for name in names if not name.endswith(".py")}
     is_closed, hidden = not os.stat(directory).st_mode & stat.S_IROTH, set()
     for name in names:
         path = os.path.join(directory, name)

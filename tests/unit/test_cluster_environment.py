@@ -1,8 +1,8 @@
 """What a local cluster's own Python processes are told: where a checkout lies, and no secret."""
 
+import errno
 import json
 import os
-import shutil
 import site
 import socket
 import subprocess
@@ -69,21 +69,41 @@ def test_a_checkout_that_is_closed_to_others_as_a_whole_is_shown(checkout, tmp_p
     assert (copy / "trainers" / "ddp.py").exists()
 
 
-@pytest.mark.parametrize("call", ["lstat", "copy2"])
+def _cross_device(source, target):
+    raise OSError(errno.EXDEV, "Invalid cross-device link", source)
+
+
+def test_files_are_links_or_copies_on_another_file_system_and_go_sources_stay_away(
+    checkout, tmp_path_factory, monkeypatch
+):
+    go = checkout / preparation.GO_SOURCES
+    (go / "gateway").mkdir(parents=True)
+    (go / "gateway" / "gateway.go").touch(), (go / "build.py").touch()
+    linked, copied = (tmp_path_factory.mktemp("cluster") / name for name in ("linked", "copied"))
+    preparation.copy_kit(linked, [])
+    monkeypatch.setattr(os, "link", _cross_device)
+    preparation.copy_kit(copied, [])
+    for copy in (linked, copied):
+        assert [path.name for path in (copy / preparation.GO_SOURCES).iterdir()] == ["build.py"]
+    source = checkout / "trainers" / "ddp.py"
+    assert (linked / "trainers" / "ddp.py").samefile(source)
+    assert not (copied / "trainers" / "ddp.py").samefile(source)
+
+
+@pytest.mark.parametrize("call", ["lstat", "link"])
 def test_a_file_that_another_python_renames_during_the_copy_is_left_out(tmp_path, monkeypatch, call):
     place = tmp_path / "checkout" / preparation.KIT[0]
     place.mkdir(parents=True)
     temporary, module = place / "a.pyc.1234", place / "a.py"
     temporary.touch(), module.touch()
-    owner = os if call == "lstat" else shutil
-    original = getattr(owner, call)
+    original = getattr(os, call)
 
     def rename_before(path, *others, **options):
         if str(path) == str(temporary):
             temporary.unlink(missing_ok=True)
         return original(path, *others, **options)
 
-    monkeypatch.setattr(owner, call, rename_before)
+    monkeypatch.setattr(os, call, rename_before)
     monkeypatch.setattr(preparation, "CHECKOUT", tmp_path / "checkout")
     preparation.copy_kit(tmp_path / "copy", [])
     assert [path.name for path in (tmp_path / "copy" / preparation.KIT[0]).iterdir()] == ["a.py"]
