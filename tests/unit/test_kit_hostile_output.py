@@ -163,7 +163,7 @@ def test_a_long_line_is_read_in_linear_time(unit):
             reader = LossEvents(0)
             list(reader.read(head, world=1))
             list(reader.read(line, world=1))
-            list(reader.read(Line(TIME, f"loss 1 {line.text}"), world=1))
+        list(LossEvents(0).read(Line(TIME, f"loss 1 {line.text}"), world=1))
         format_line(line.text)
         tail = LogTail()
         tail.add([(0, line)] * 10)

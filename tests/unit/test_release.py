@@ -36,7 +36,11 @@ def build_kit(folder, *, changed):
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory):
-    """The kit's packages, and the folder in which they were built."""
+    """The kit's packages, and the folder in which they were built.
+
+    This is a tenth of what all unit tests compute, so its tests are slow: test_distributions.py holds what a
+    package has against the files that it reads, and tests/cluster/test_distribution.py installs a wheel.
+    """
     folder = tmp_path_factory.mktemp("first")
     return build_kit(folder, changed=EPOCH - 1), folder / "dist"
 
@@ -59,6 +63,7 @@ def test_plain_modes_library_is_the_same_bytes_when_compiled_at_another_place(tm
     assert libraries[0] == libraries[1]
 
 
+@pytest.mark.slow
 def test_a_source_distribution_names_neither_the_user_nor_the_time_of_the_build(kit):
     (archive,) = kit[1].glob("trainyard_kit-*.tar.gz")
     with tarfile.open(archive) as files:
@@ -68,6 +73,7 @@ def test_a_source_distribution_names_neither_the_user_nor_the_time_of_the_build(
     assert [member.name for member in members] == sorted(member.name for member in members)
 
 
+@pytest.mark.slow
 def test_the_wheel_built_from_the_source_distribution_holds_what_the_kit_reads(kit):
     (wheel,) = kit[1].glob("trainyard_kit-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -80,6 +86,7 @@ def test_the_wheel_built_from_the_source_distribution_holds_what_the_kit_reads(k
     assert expected <= names
 
 
+@pytest.mark.slow
 def test_the_extra_for_local_clusters_has_the_control_plane_of_its_version(kit):
     (wheel,) = kit[1].glob("trainyard_kit-*.whl")
     _, version, *_ = wheel.stem.split("-")
