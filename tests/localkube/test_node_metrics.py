@@ -45,6 +45,14 @@ async def test_a_node_without_pods_uses_its_share_of_the_kubelet(metered):
     assert not any(key.startswith("container") for key in samples)
 
 
+async def test_a_node_keeps_the_time_of_containers_that_have_gone(metered):
+    meter, clock, running, _ = metered
+    before = float((await series(meter))["node_cpu_usage_seconds_total"][0])
+    running["node-0"].clear()
+    clock.now += 10
+    assert float((await series(meter))["node_cpu_usage_seconds_total"][0]) >= before >= 6.0
+
+
 async def test_one_look_serves_all_nodes_for_a_second(metered):
     meter, clock, _, use = metered
     await meter.measure()

@@ -144,6 +144,20 @@ def test_threads_of_one_kernel_may_ask_for_kubectl_at_the_same_moment(kubeconfig
     assert {row[-1] for row in commands} == {"kubectl"}
 
 
+def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for words in (
+        ["cluster", "status", "lab"],
+        ["cluster", "create", "lab", "--nodes", "500"],
+        ["run", "list", "-c", "lab"],
+    ):
+        result = CliRunner().invoke(main.main, words)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert "Traceback" not in result.stderr
+        assert "  try:   " in result.stderr
+
+
 def test_a_manifest_can_be_printed_from_a_terminal_without_a_cluster():
     words = ["launch", "trainers/digits_ddp.py", "--nodes", "2", "--dry-run", "--", "--epochs", "3"]
     result = CliRunner().invoke(main.main, words)

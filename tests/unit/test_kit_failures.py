@@ -48,16 +48,6 @@ def test_without_a_traceback_the_last_words_of_the_rank_that_ended_first_are_sho
     assert error.detail == "starting\nthe data is not there"
 
 
-def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
-    pod = failed_pod(0, "2026-01-01T00:00:09Z")
-    message = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no'
-    pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
-    error = failure([pod], {})
-    assert error.what == "rank 0 failed first: ValueError: no"
-    assert error.detail == message
-    assert pods.why(pod) == "Error, exit code 1: ValueError: no"
-
-
 def test_a_pod_that_replaces_a_failed_one_does_not_hide_its_end():
     """The Training Operator deletes the failed pod, makes another, and then gives up."""
     ended, waiting = failed_pod(1, "2026-01-01T00:00:05Z"), objects.pod("pod-1", phase="Pending", labels=ONE)

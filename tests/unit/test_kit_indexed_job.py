@@ -150,20 +150,6 @@ def test_a_trainer_is_found_from_any_folder(monkeypatch, tmp_path):
     assert kit.IndexedJob("trainers/digits_ddp.py").trainer.name == "digits_ddp.py"
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        (b"def f(:\n", "not valid Python"),
-        (b"\xff\xfe\x00", "not valid Python"),
-        (b"x = '" + b"a" * 1024 * 1024 + b"'", "a ConfigMap carries at most"),
-    ],
-)
-def test_a_trainer_that_cannot_run_is_refused_before_anything_is_launched(source, words, trainer):
-    trainer.write_bytes(source)
-    with pytest.raises(BadInput, match=words):
-        kit.IndexedJob(trainer).manifest()
-
-
 def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched():
     with pytest.raises(BadInput, match="(?s)no such file.*nowhere.py.*" + str(Path.cwd())):
         kit.IndexedJob("nowhere.py")

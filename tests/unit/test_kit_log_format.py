@@ -11,7 +11,6 @@ from kitlib.display.tables import Text, printable
 from kitlib.display.tracebacks import Line
 from kitlib.metrics.log_format import format_line, json_of, number
 from kitlib.runs.logs import Log
-from kitlib.widgets.run_view import LogTail
 
 
 def line(event, **fields):
@@ -121,14 +120,6 @@ def test_a_log_shows_words_and_is_the_text_that_was_written():
     assert repr(log) == "[rank 2] epoch 3  step 140  loss 0.4312  1,204 images/s\n[ps-1] ready"
     assert repr(Log([(2, Line("", STEP))], only=2)) == format_line(STEP)
     assert repr(Log([], note="(no output yet. Pending)")) == "(no output yet. Pending)"
-
-
-def test_the_log_of_a_watch_has_words_in_place_of_json():
-    log_tail = LogTail()
-    log_tail.add([(2, Line("2026-01-01T00:00:01Z", STEP)), ("worker-2", Line("2026-01-01T00:00:02Z", STEP))])
-    first, second = log_tail.rows()
-    assert first == [2, "00:00:01", "epoch 3  step 140  loss 0.4312  1,204 images/s"]
-    assert second[0] == "worker-2"
 
 
 @pytest.mark.parametrize(("line", "count"), [("loss 0.5 " * 8, 50_000), ("x" * 3_000_000, 1), (STEP, 20_000)])

@@ -57,23 +57,18 @@ def test_named_files_are_beside_the_program_and_copied_into_the_working_director
     assert resources["requests"].keys() >= resources["limits"].keys(), "a limit alone is the request as well"
 
 
-def test_a_workspace_is_the_runs_own_folder_on_a_volume(program):
-    job = kit.IndexedJob(program, name="mine", workspace="shared")
-    spec = objects_of(job)["Job"]["spec"]["template"]["spec"]
-    (mount,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "workspace"]
-    assert (mount["mountPath"], mount["subPath"]) == ("/workspace", "runs/mine")
-    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "workspace"]
-    assert volume == {"name": "workspace", "persistentVolumeClaim": {"claimName": "shared"}}
-    assert job.claims == ("shared",)
+KINDS = [kit.IndexedJob, kit.TorchElastic, kit.PyTorchJob, kit.ElasticJob, kit.TrainJob]
 
 
-@pytest.mark.parametrize("kind", [kit.TorchElastic, kit.PyTorchJob, kit.ElasticJob, kit.TrainJob])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_job_takes_a_function_files_and_a_workspace(kind, program):
     assert "import torch" in kind(fit, args={"steps": 2}).sources["fit.py"]
-    job = kind(program, files=["config.yaml"], workspace="shared")
-    assert "config.yaml" in job.sources
+    job = kind(program, name="mine", files=["config.yaml"], workspace="shared")
+    assert "config.yaml" in job.sources and job.claims == ("shared",)
     text = job.manifest()
-    assert "subPath: runs/" in text and "claimName: shared" in text
+    assert (
+        "subPath: runs/mine\n" in text and "claimName: shared" in text and "mountPath: /workspace\n" in text
+    )
     assert not re.search(r"- emptyDir: \{\}\n +name: workspace|- name: workspace\n +emptyDir", text)
 
 

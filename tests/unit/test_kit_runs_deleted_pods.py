@@ -117,3 +117,10 @@ def test_a_pod_that_failed_because_it_was_deleted_is_not_the_first_that_failed()
     killed = pod(0, code=143, deleted=True)
     error = failure(Api([("DELETED", pod(1, code=1)), ("DELETED", killed)]))
     assert error.rank == 1
+
+
+def test_a_long_traceback_of_which_the_kubelet_kept_the_end_is_one():
+    frames = "".join(f'  File "x.py", line {line}, in call\n    call()\n' for line in range(9))
+    message = f"    half a line()\n{frames}ValueError: deep"
+    error = failure(Api([("DELETED", pod(1, code=1, message=message)), ("DELETED", pod(0))]))
+    assert error.what == "rank 1 failed first: ValueError: deep"

@@ -114,6 +114,12 @@ def test_the_pods_of_a_pytorch_job_are_ranked_as_the_operator_counts_them():
     assert [pods.node_rank(replica(*place)) for place in ((0, 0), (0, 1), (1, 2), (3, None))] == [0, 1, 2, 3]
 
 
+def test_warnings_explain_pods_that_could_not_even_be_made():
+    event = {"involvedObject": {"kind": "Job", "name": "x"}, "type": "Warning", "metadata": {}}
+    event |= {"reason": "FailedCreate", "message": "Error creating: no room"}
+    assert run_status(job(), [], [event]).reason == "Job x cannot create its pods: no room"
+
+
 @pytest.mark.parametrize(
     ("manifest", "word"),
     [

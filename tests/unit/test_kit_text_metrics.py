@@ -35,21 +35,6 @@ class Written(Reports):
 @pytest.mark.parametrize(
     "text",
     [
-        "Train Epoch: 1 [640/60000 (1%)]\tLoss: 0.25",
-        "loss=0.25",
-        "step 3 | train_loss 2.5e-1 | lr 0.1",
-        "[2020-04-14 02:46:28,535] [INFO] Loss is 0.25",
-        "{'loss': 0.25, 'epoch': 1}",
-    ],
-)
-def test_a_loss_is_found_as_most_programs_print_it(text):
-    (event,) = parse_text(logs("begin", text))
-    assert (event.event, event.fields, event.rank) == ("step", {"step": 0, "loss": 0.25}, 0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
         "lossless: 3",
         "the loss fell",
         "loss is infinite",

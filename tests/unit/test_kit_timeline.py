@@ -204,6 +204,15 @@ def test_times_in_whole_seconds_keep_their_round():
     assert not built.training
 
 
+def test_the_table_and_the_frame_say_the_same(whole):
+    assert "+2.2 s" in repr(whole) or "+2.3 s" in repr(whole)
+    assert "2 → 1" in repr(whole)
+    frame = whole.frame()
+    assert list(frame.what) == [row.what for row in whole.rows]
+    assert frame.steps_repeated.sum() == 1
+    assert "<table>" in whole._repr_html_()
+
+
 def test_a_run_that_has_said_nothing_has_an_empty_timeline():
     built = build("lab", [], [], now=BEGAN)
     assert (built.rows, built.world_size, built.step, built.samples) == ((), 0, 0, {})

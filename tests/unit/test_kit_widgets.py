@@ -16,7 +16,7 @@ from kitlib.metrics.curves import MAX_BUCKETS, MAX_BYTES, MAX_ROWS, TrainingMetr
 from kitlib.metrics.events import Event
 from kitlib.widgets import run_view, watch
 from kitlib.widgets.cluster_view import ClusterWatch
-from kitlib.widgets.plots import DARK, LIGHT, plot_loss, style
+from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
 from kitlib.widgets.run_view import LONGEST, MAX_LINES, LogTail, RunWatch
 from kitlib.widgets.widget import STATIC, LiveView
 from trainyard_kit.workshop.widget import WorkshopWatch
@@ -101,6 +101,13 @@ def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated
     assert training.epochs[0].seconds == 3.0
     assert training.epochs[0].accuracy == training.accuracy == 0.75
     assert training.synthetic
+
+
+def test_a_run_without_any_step_can_be_drawn():
+    frame = TrainingMetrics().frame()
+    assert frame.loss.shape == (0, 0)
+    assert plot_run(TrainingMetrics(), title="empty", alt="")._repr_png_()
+    assert "no steps" in repr(plot_loss([], title="empty"))
 
 
 def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
