@@ -143,8 +143,9 @@ ENOUGH = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >
 
 @pytest.fixture(scope="module")
 def gpus(state_home):
-    """A cluster with one declared A100."""
+    """A cluster with one declared A100, on a node with the taint of nodes with GPUs."""
     with kit.create_cluster("local", name="claims", nodes=1, gpus=kit.GPU("A100"), warm=False) as cluster:
+        cluster.kubectl("taint nodes --all nvidia.com/gpu=present:NoSchedule")
         yield cluster
 
 

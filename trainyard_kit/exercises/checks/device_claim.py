@@ -26,7 +26,12 @@ CONTAINER = {"name": "main", "image": "busybox", "command": ["true"], "securityC
 POD: Object = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "spec": {"restartPolicy": "Never", "securityContext": USER, "containers": [CONTAINER]},
+    "spec": {
+        "restartPolicy": "Never",
+        "securityContext": USER,
+        "containers": [CONTAINER],
+        "tolerations": [{"operator": "Exists"}],  # nodes with GPUs are tainted at clouds
+    },
 }
 EXERCISE = Exercise("template", "cluster", stub=STUB)
 add_manifest_checks(EXERCISE, kind="ResourceClaimTemplate", version="resource.k8s.io/v1")
