@@ -6,6 +6,7 @@ import linecache
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -184,6 +185,10 @@ def test_what_a_cell_has_and_a_pod_has_not_is_named_with_the_way_out(cell, tmp_p
     monkeypatch.setattr(builtins, "display", print, raising=False)  # as in a kernel
     monkeypatch.setattr(builtins, "get_ipython", print, raising=False)
     monkeypatch.delitem(sys.modules, "cells", raising=False)
+    torch, nn = (ModuleType(name) for name in ("torch", "torch.nn"))  # whose import takes two seconds
+    torch.nn, nn.Module = nn, type("Module", (), {"__module__": "torch.nn"})
+    for module in (torch, nn):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     scope = dict.fromkeys(["__name__"], "__main__")
     exec(compile(CELLS + cell, tmp_path / "cells.py", "exec"), scope)
     linecache.checkcache()
