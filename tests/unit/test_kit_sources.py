@@ -81,7 +81,8 @@ def test_links_are_followed_and_what_a_config_map_cannot_carry_is_named(program,
     ],
 )
 def test_what_cannot_be_carried_is_refused_before_the_launch(program, files, words):
-    for name in ("a", "data/x", "..a", "large", "\udcff", *(f"many/{number}" for number in range(2001))):
+    many = [f"many/{number}" for number in range(2001)] if "many" in files else []
+    for name in ("a", "data/x", "..a", "large", "\udcff", *many):
         (program.parent / name).parent.mkdir(exist_ok=True)
         (program.parent / name).touch()
     os.truncate(program.parent / "large", 2**40)

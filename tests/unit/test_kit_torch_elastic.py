@@ -52,8 +52,8 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
 @pytest.mark.parametrize(
     ("job", "awaited"),
     [
-        (lambda: kit.TorchElastic("trainers/digits_elastic.py", nodes=30, max_nodes=30, name="x"), 0),
-        (lambda: kit.PyTorchJob("trainers/digits_elastic.py", nodes=30, max_nodes=30, name="x"), 0),
+        (lambda: kit.TorchElastic("trainers/digits_elastic.py", nodes=9, max_nodes=9, name="x"), 0),
+        (lambda: kit.PyTorchJob("trainers/digits_elastic.py", nodes=9, max_nodes=9, name="x"), 0),
         (lambda: kit.ParameterServer("trainers/mnist_parameter_server.py", **SERVER), 1),
     ],
     ids=["plain pods", "a store", "a Job adopts its first pod"],

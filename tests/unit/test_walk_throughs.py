@@ -134,10 +134,10 @@ def check_command(program, words):
 @pytest.mark.parametrize("row", ROWS)
 def test_our_commands_of_a_row_can_be_typed(row):
     ways = ({"cloud": False}, {"cloud": True}, {"cloud": False, "quick": True})
-    commands = [command for way in ways for command in tables.ours(row[1], **way)]
+    commands = dict.fromkeys(command for way in ways for command in tables.ours(row[1], **way))
     assert commands or row[1].startswith(("the same", "the published command"))
+    subprocess.run(["bash", "-n", "-c", "\n".join(commands)], check=True)
     for command in commands:
-        subprocess.run(["bash", "-n", "-c", command], check=True)
         for place in re.findall(r"\b(?:manifests|trainers|programs)/[\w./-]*", command):
             assert (ROOT / place).exists(), place
         program, *words = shlex.split(command)
