@@ -177,7 +177,7 @@ from localkube.controlplane import binaries, __main__ as program
 from localkube.controlplane.lock import alone
 def build(*, report):
     with alone(report) as turn:
-        turn.report("1 of 9 packages compiled")
+        turn("1 of 9 packages compiled")
         time.sleep(100)
 binaries.obtain = build
 sys.exit(program.main(["--background"]))
