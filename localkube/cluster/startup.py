@@ -18,6 +18,7 @@ from typing import Any
 
 from localkube.api_path import api_path
 from localkube.controlplane.credentials import client_tls
+from localkube.controlplane.node_reports import has_reported
 from localkube.controlplane.progress_deadline import (
     Activity,
     CrashCount,
@@ -25,7 +26,6 @@ from localkube.controlplane.progress_deadline import (
     Stall,
     machine_load,
 )
-from localkube.controlplane.sleep import has_reported
 from localkube.errors import LocalClusterError
 from localkube.host import disk_problem
 from localkube.kubelet.resources.proc_usage import ProcessTable

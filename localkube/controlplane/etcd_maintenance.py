@@ -7,13 +7,17 @@ which etcd does not answer.
 """
 
 import asyncio
+import base64
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from localkube.controlplane import ETCD_QUOTA_BYTES
+from localkube.errors import LocalClusterError
+from localkube.runtime.client import short_name
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,22 @@ async def maintain_etcd(path: str) -> None:
                 await etcd.give_space_back()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("etcd cannot be maintained: %s", error or type(error).__name__)
+
+
+def delete_key(path: Path, key: str) -> None:
+    """Delete a key from etcd itself, which listens on the socket ``path``.
+
+    Raises:
+        LocalClusterError: There is no such key.
+    """
+
+    async def delete() -> dict[str, Any]:
+        with short_name(path) as name:
+            async with EtcdMaintenance(name) as etcd:
+                return await etcd.call("kv/deleterange", key=base64.b64encode(key.encode()).decode())
+
+    if asyncio.run(delete()).get("deleted") != "1":
+        raise LocalClusterError("etcd does not have this key", about=key, fix="report it as a bug")
 
 
 class EtcdMaintenance:

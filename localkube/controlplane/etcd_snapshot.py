@@ -6,8 +6,6 @@ seconds on loopback, and copied into new clusters. The directory has no secrets:
 the authorities that the API server published are deleted. It is a cache: delete it at any time.
 """
 
-import asyncio
-import base64
 import contextlib
 import errno
 import hashlib
@@ -33,7 +31,6 @@ from localkube.controlplane.lock import Report, alone
 from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable, writing
-from localkube.runtime.client import short_name
 from localkube.runtime.syscalls import die_with_parent, reserve
 
 EXPECTED_SECONDS = 7
@@ -137,7 +134,10 @@ def _create(control_plane: ControlPlaneBinaries, folder: Path) -> None:
                 with _running(manager, paths) as controllers:
                     running |= {manager.name: controllers}
                     api_server.wait("accounts and roles", api_server.is_complete, running)
-            asyncio.run(_delete_key(OWN_TO_EACH, paths.root / ETCD_SOCKET))
+            # Imported where it is used: what it imports would take a tenth of each later start.
+            from localkube.controlplane.etcd_maintenance import delete_key
+
+            delete_key(paths.root / ETCD_SOCKET, OWN_TO_EACH)
         # Copied, so that what is kept has holes where etcd only reserved room.
         _copy(paths.etcd, paths.root / "kept")
         for stale in folder.parent.glob("etcd-snapshot-*"):
@@ -220,21 +220,6 @@ class _ApiServer:
         # The controller manager gathers the rules of `admin` from other roles.
         with urllib.request.urlopen(self._url + ADMIN, context=self._tls, timeout=5) as answer:
             return bool(json.load(answer).get("rules"))
-
-
-async def _delete_key(key: str, socket_path: Path) -> None:
-    """Delete a key from etcd itself: the API server would write it again."""
-    from localkube.controlplane.etcd_maintenance import (
-        EtcdMaintenance,  # its imports take a third of a second
-    )
-
-    with short_name(socket_path) as path:
-        async with EtcdMaintenance(path) as etcd:
-            answer = await etcd.call("kv/deleterange", key=base64.b64encode(key.encode()).decode())
-    if answer.get("deleted") != "1":
-        raise LocalClusterError(
-            "etcd does not know what is to be taken out", about=key, fix="report it as a bug"
-        )
 
 
 def _free_port() -> int:

@@ -16,12 +16,12 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from localkube.api_path import api_path
 from localkube.controlplane.credentials import client_tls
+from localkube.controlplane.node_reports import has_reported
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
 from localkube.tasks import start_task
 
@@ -77,16 +77,6 @@ WAKEFUL: Mapping[str, Callable[[Object], bool]] = {
     "v1/namespaces": lambda namespace: namespace["status"].get("phase") == "Terminating",
     "v1/nodes": lambda node: not has_reported(node),
 }
-
-
-def has_reported(node: Object, *, since: float = 0.0) -> bool:
-    """Tell whether a node is Ready, and has reported so since then: the API remembers older reports."""
-    return any(
-        condition["type"] == "Ready"
-        and condition["status"] == "True"
-        and datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= int(since)
-        for condition in node["status"].get("conditions") or []
-    )
 
 
 def _list(connection: http.client.HTTPConnection, resource: str) -> Object:
