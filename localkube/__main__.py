@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.cluster import discovery
+from localkube.cluster.supervisor_process import SupervisorProcess
 from localkube.controlplane import progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
@@ -59,6 +60,18 @@ def _check_version(caller: str) -> None:
 
 def _create(options: argparse.Namespace) -> dict[str, Any]:
     # Imported where they are used: most commands only read a cluster's state, and should answer at once.
+    with _supervisor(options.name) as supervisor:
+        return _create_with(options, supervisor)
+
+
+def _supervisor(name: str) -> contextlib.AbstractContextManager[SupervisorProcess | None]:
+    """Start the supervisor of a cluster that does not run, beside the imports that create it."""
+    discovery.check_name(name)
+    paths = ClusterPaths(name)
+    return contextlib.nullcontext() if discovery.alive(paths) else SupervisorProcess(paths)
+
+
+def _create_with(options: argparse.Namespace, supervisor: SupervisorProcess | None) -> dict[str, Any]:
     from localkube.cluster import lifecycle
     from localkube.config import ClusterSpec, memory_bytes
 
@@ -69,8 +82,9 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         "container_log_max_size": memory_bytes(options.container_log_max_size),
     }
     spec = ClusterSpec(**shape)
+    seconds = options.progress_deadline
     return lifecycle.create(
-        options.name, spec=spec, report=_reporter(), progress_seconds=options.progress_deadline
+        options.name, spec=spec, report=_reporter(), progress_seconds=seconds, supervisor=supervisor
     )
 
 

@@ -378,8 +378,14 @@ def _copy_end(source: Path, goal: Path, most: int) -> None:
 
 
 def main() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while ``create`` started this
-    root, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    root = Path(sys.argv[1])
+    with socket.socket(fileno=int(sys.argv[2])) as creator:  # ``cluster/supervisor_process.py``
+        _, descriptors, _, _ = socket.recv_fds(creator, 16, 8, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:  # it creates no cluster
+        return
+    output, listener = descriptors[0], socket.socket(fileno=descriptors[1])
+    os.dup2(output, 1), os.dup2(output, 2)
+    os.close(output)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     processes.protect()
     lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -5,32 +5,35 @@ A cluster is one directory and one process tree: its supervisor runs everything 
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from localkube import host
 from localkube.cluster.discovery import STOP_SECONDS, check_name, end_processes, read_record, request, status
-from localkube.cluster.preparation import ClusterFiles, python_environment
+from localkube.cluster.preparation import ClusterFiles
 from localkube.cluster.removal import remove, stop
 from localkube.cluster.startup import Startup
+from localkube.cluster.supervisor_process import SupervisorProcess
 from localkube.config import ClusterSpec
 from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.controlplane.lock import Report, locked
 from localkube.errors import LocalClusterError
 from localkube.network.addresses import reserve_octet
-from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, read_json, unwritable
+from localkube.paths import ClusterPaths, no_room, private_dir, read_json, unwritable
 from localkube.runtime import preload
 
 BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 
 
 def create(
-    name: str, *, spec: ClusterSpec, report: Report, progress_seconds: float = progress_deadline.SECONDS
+    name: str,
+    *,
+    spec: ClusterSpec,
+    report: Report,
+    progress_seconds: float = progress_deadline.SECONDS,
+    supervisor: SupervisorProcess | None = None,
 ) -> dict[str, Any]:
     """Start a cluster, or return the running one of this name.
 
@@ -39,6 +42,7 @@ def create(
 
     Args:
         progress_seconds: It is given up when it has made no progress for so long.
+        supervisor: The cluster's, if it was started already.
     """
     check_name(name)
     paths = ClusterPaths(name)
@@ -51,7 +55,9 @@ def create(
             return _whole(paths, _same(now, spec))
         if now["state"] == "broken":
             raise _unusable(name, f"the cluster does not answer: {now['reason']}")
-        return _start(paths, spec, report, progress_seconds, fresh=now["state"] == "absent")
+        with supervisor or SupervisorProcess(paths) as supervisor:
+            fresh = now["state"] == "absent"
+            return _start(paths, spec, report, progress_seconds, supervisor, fresh=fresh)
 
 
 def start(
@@ -94,20 +100,24 @@ def _unusable(name: str, why: str) -> LocalClusterError:
 
 
 def _start(
-    paths: ClusterPaths, spec: ClusterSpec, report: Report, progress_seconds: float, *, fresh: bool
+    paths: ClusterPaths,
+    spec: ClusterSpec,
+    report: Report,
+    progress_seconds: float,
+    supervisor: SupervisorProcess,
+    *,
+    fresh: bool,
 ) -> dict[str, Any]:
     here = host.inspect_host()
     mode = host.choose_mode(here, spec.mode)
     control_plane = binaries.obtain(report=report)
-    octet, library, inherited = 0, Path(), list[socket.socket]()
+    octet, library, sockets = 0, Path(), list[socket.socket]()
     if mode == "plain":
         library = preload.obtain(report)
         octet, reservation = reserve_octet(paths.name, read_record(paths).get("octet"))
-        inherited.append(reservation)
-    listener = _listener(paths, spec.port)
-    inherited.append(listener)
-    port = listener.getsockname()[1]
-    supervisor = None
+        sockets.append(reservation)
+    sockets.insert(0, _listener(paths, spec.port))
+    port = sockets[0].getsockname()[1]
     try:
         report("making certificates and settings")
         files = ClusterFiles(paths, spec, control_plane, here, port, mode, octet, library)
@@ -118,19 +128,22 @@ def _start(
             etcd_snapshot.restore(snapshot, paths.etcd)
             paths.known_roles.touch(mode=0o600)
         report("starting the control plane")
-        with _uninterrupted():  # what has been started is known here, and ended below
-            supervisor = _launch(paths, inherited)
+        supervisor.begin(*sockets)
         startup = Startup(
-            paths, port=port, nodes=len(nodes), supervisor=supervisor, seconds=progress_seconds, report=report
+            paths,
+            port=port,
+            nodes=len(nodes),
+            supervisor=supervisor.process,
+            seconds=progress_seconds,
+            report=report,
         )
         if fresh:
             files.copy_kit()  # beside the API server's start
         startup.wait()
     except BaseException as error:
-        if supervisor:
-            supervisor.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # what stands still is killed below
-                supervisor.wait(STOP_SECONDS)
+        supervisor.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what stands still is killed below
+            supervisor.process.wait(STOP_SECONDS)
         end_processes(paths)
         if fresh:
             with contextlib.suppress(OSError):  # the cause is raised below
@@ -139,35 +152,9 @@ def _start(
             raise unwritable(paths.root, error) from error
         raise
     finally:
-        for sock in inherited:
+        for sock in sockets:
             sock.close()
     return status(paths.name)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait until the end of this block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _launch(paths: ClusterPaths, inherited: list[socket.socket]) -> subprocess.Popen[bytes]:
-    """Start the supervisor with these sockets open, the last of which is the API's on the host."""
-    command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(inherited[-1].fileno())]
-    with open(paths.logs / "supervisor.log", "ab", opener=private_opener) as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=[sock.fileno() for sock in inherited],
-            start_new_session=True,
-            cwd="/",
-            env=python_environment(),
-        )
 
 
 def _listener(paths: ClusterPaths, port: int) -> socket.socket:

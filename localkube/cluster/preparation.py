@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import shutil
-import site
 import stat
 import sys
 import time
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from localkube.cluster import python_path, seccomp
 from localkube.cluster.discovery import boot_id
+from localkube.cluster.supervisor_process import python_environment
 from localkube.config import ClusterSpec
 from localkube.controlplane import components, renewal
 from localkube.controlplane.binaries import ControlPlaneBinaries
@@ -284,22 +284,6 @@ def _component(
         "starts_after_api": late,
         "cwd": str(paths.root),
     }
-
-
-def python_environment() -> dict[str, str]:
-    """The environment of our own Python processes, without the user's secrets."""
-    names = (
-        *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"),
-        *("TRAINYARD_LOG_LEVEL", "TRAINYARD_STAND_INS"),
-    )
-    environment = {name: os.environ[name] for name in names if name in os.environ}
-    environment |= {"PYTHONUNBUFFERED": "1"}
-    source = str(Path(__file__).resolve().parents[2])
-    inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if os.path.isabs(entry)]
-    if source not in (*site.getsitepackages(), site.getusersitepackages(), *inherited):
-        # A checkout. Installed packages are found anyway, and pods' paths are without what this names.
-        inherited.insert(0, source)
-    return environment | ({"PYTHONPATH": ":".join(inherited)} if inherited else {})
 
 
 def registry_environment() -> dict[str, str]:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localkube.cluster import lifecycle, preparation, python_path
+from localkube.cluster import lifecycle, preparation, python_path, supervisor_process
 from localkube.config import ClusterSpec
 from localkube.kubelet.pods.container_spec import package_mounts, root_mounts
 from localkube.paths import ClusterPaths
@@ -21,13 +21,13 @@ SOURCE = str(Path(preparation.__file__).resolve().parents[2])
 
 
 def test_processes_of_a_checkout_find_it():
-    assert preparation.python_environment()["PYTHONPATH"] == SOURCE
+    assert supervisor_process.python_environment()["PYTHONPATH"] == SOURCE
 
 
 def test_what_is_installed_stays_where_pods_look_for_packages(monkeypatch):
     # The forkserver removes what PYTHONPATH names from pods' paths: they would miss torchvision and gloo.
     monkeypatch.setattr(site, "getsitepackages", lambda: ["/usr/lib/python", SOURCE])
-    assert "PYTHONPATH" not in preparation.python_environment()
+    assert "PYTHONPATH" not in supervisor_process.python_environment()
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_file_that_another_python_renames_during_the_copy_is_left_out(tmp_path
 
 def test_no_secret_of_the_users_is_handed_on(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    assert "secret" not in preparation.python_environment().values()
+    assert "secret" not in supervisor_process.python_environment().values()
 
 
 @pytest.mark.parametrize("name", ["prefix", "base_prefix"])
@@ -224,6 +224,14 @@ def test_what_meson_pythons_finder_will_find_is_shown(tmp_path, monkeypatch):
     assert path.variables["MESONPY_EDITABLE_VERBOSE"] == "1"
 
 
+def test_a_supervisor_whose_cluster_is_not_created_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with supervisor_process.SupervisorProcess(ClusterPaths("lab")) as supervisor:
+        assert supervisor.process.poll() is None
+    assert supervisor.process.wait(60) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_package_that_is_gone_is_not_mounted(tmp_path):
     assert list(package_mounts([str(tmp_path / "gone")], [])) == []
 
@@ -258,12 +266,12 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
     monkeypatch.setattr(lifecycle.etcd_snapshot, "obtain", lambda control_plane, report: None)
     monkeypatch.setattr(lifecycle.ClusterFiles, "write", lambda files: [])
     monkeypatch.setattr(lifecycle.ClusterFiles, "copy_kit", lambda files: order.append("copied"))
-    monkeypatch.setattr(lifecycle, "_launch", lambda paths, listener: order.append("launched"))
     monkeypatch.setattr(lifecycle, "status", lambda name: {})
 
     start = SimpleNamespace(wait=lambda: order.append("waited"))
     monkeypatch.setattr(lifecycle, "Startup", lambda *_, **__: order.append("counted") or start)
-    lifecycle._start(paths, ClusterSpec(), lambda text: None, 1.0, fresh=True)
+    supervisor = SimpleNamespace(begin=lambda listener: order.append("launched"), process=None)
+    lifecycle._start(paths, ClusterSpec(), lambda text: None, 1.0, supervisor, fresh=True)
     assert order == ["launched", "counted", "copied", "waited"]
 
 
