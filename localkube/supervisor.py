@@ -59,7 +59,7 @@ class ManagedProcess:
     argv: list[str]
     env: dict[str, str]
     log: str
-    starts_after_api: bool
+    starts_after: str
     op: str = "component"
     delay: float = 0.0
     cwd: str = "/"
@@ -102,11 +102,12 @@ class Supervisor:
             if self._plan["gateway"]:
                 start_task(self._keep_gateway(), name="gateway")
             for component in self._components.values():
-                if not component.starts_after_api:
+                if not component.starts_after:
                     await self._start(component)
             if self._plan["token_webhook"]:
                 start_task(self._serve_token_reviews(**self._plan["token_webhook"]), name="token webhook")
             start_task(self._start_late(), name="late components")
+            start_task(self._start_when_ready(), name="components that need readiness")
             if self._plan["images"]:
                 await serve_images(self._root / "images.sock", **self._plan["images"])
             start_task(self._sleep.run(), name="sleep")
@@ -178,7 +179,7 @@ class Supervisor:
         while not await self._api_answers():  # noqa: ASYNC110 - a listener's birth cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
         answered = asyncio.get_running_loop().time()
-        late = [component for component in self._components.values() if component.starts_after_api]
+        late = [component for component in self._components.values() if component.starts_after == "answer"]
         for component in sorted(late, key=lambda component: component.delay):
             await asyncio.sleep(answered + component.delay - asyncio.get_running_loop().time())
             if not self._stopping.is_set():
@@ -198,12 +199,21 @@ class Supervisor:
             except OSError:
                 return False
 
+    async def _start_when_ready(self) -> None:
+        await self._wait_for_readiness()
+        for component in self._components.values():
+            if component.starts_after == "readiness" and not self._stopping.is_set():
+                await self._start_at_last(component)
+
     async def _let_in_when_ready(self) -> None:
         """Let clients in once the API server is ready: before, it forbids what its caches do not have yet."""
+        await self._wait_for_readiness()
+        self._api_ready.set()
+
+    async def _wait_for_readiness(self) -> None:
         tls = ssl.create_default_context(cafile=str(self._root / "pki" / "ca.crt"))
         while not await self._api_is_ready(tls):  # noqa: ASYNC110 - readiness cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
-        self._api_ready.set()
 
     async def _api_is_ready(self, tls: ssl.SSLContext) -> bool:
         try:

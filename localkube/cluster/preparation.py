@@ -241,16 +241,16 @@ class ClusterFiles:
         at = self._listen_addresses()
         for component in components.commands(paths, self.control_plane, addresses=at):
             argv, env = list(component.argv), dict(component.env)
-            entry = _component(paths, component.name, argv, env, late=component.late)
+            entry = _component(paths, component.name, argv, env, component.starts_after)
             programs.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
         environment = python_environment()
         kubelet = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "kubelet.json")]
-        programs.append(_component(paths, "kubelet", kubelet, environment | KUBELET_ENVIRONMENT, late=False))
+        programs.append(_component(paths, "kubelet", kubelet, environment | KUBELET_ENVIRONMENT))
         if self.wanted.warm:
             forkserver = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
             if plain:
                 environment = environment | {"LD_PRELOAD": str(self.preload)}
-            entry = _component(paths, "forkserver", forkserver, environment, late=True)
+            entry = _component(paths, "forkserver", forkserver, environment, "answer")
             programs.append(entry | {"op": "forkserver", "delay": DELAYS["forkserver"]})
         return programs
 
@@ -273,7 +273,7 @@ class ClusterFiles:
 
 
 def _component(
-    paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool
+    paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], starts_after: str = ""
 ) -> dict[str, Any]:
     log = str(paths.logs / f"{name}.log")
     return {
@@ -281,7 +281,7 @@ def _component(
         "argv": argv,
         "env": env,
         "log": log,
-        "starts_after_api": late,
+        "starts_after": starts_after,
         "cwd": str(paths.root),
     }
 
