@@ -13,7 +13,7 @@ from bench.measures.idle import processes_of, usage
 from bench.results import Limit, Result
 from localkube.api_path import api_path
 from localkube.cluster.preparation import SLEEP
-from localkube.controlplane.credentials import client_tls
+from localkube.controlplane.client_credentials import client_tls
 from localkube.paths import ClusterPaths
 
 IDLE_SECONDS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS, AWAKE_SECONDS = 5, 60, 10, 60

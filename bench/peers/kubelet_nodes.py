@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.kwok import SERVERS
-from localkube.controlplane import binaries, credentials
+from localkube.controlplane import binaries, client_credentials
 from localkube.controlplane.components import ComponentCommand
 from tests.kubelet import namespaces, node, program, services
 from tests.node.bare_control_plane import BareControlPlane, bare
@@ -75,7 +75,7 @@ def _control_plane(folder: Path, servers: Path) -> Iterator[BareControlPlane]:
         folder / "plane", control_plane, components=components, addresses=node.LISTEN, change=_as_released
     ) as plane:
         server = f"https://{node.ADDRESS}:{node.LISTEN.api_port}"
-        credentials.write_kubeconfig(
+        client_credentials.write_kubeconfig(
             folder / "kubeconfig", server=server, name="kubelet", pki=plane.paths.pki, user="admin"
         )
         yield plane

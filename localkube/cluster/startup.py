@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_path import api_path
-from localkube.controlplane.credentials import client_tls
+from localkube.controlplane.client_credentials import client_tls
 from localkube.controlplane.node_reports import has_reported
 from localkube.controlplane.progress_deadline import (
     Activity,

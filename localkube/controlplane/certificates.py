@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from localkube.controlplane.credentials import node_file
+from localkube.controlplane.client_credentials import node_file
 from localkube.paths import private_dir, write_private, writing
 
 AUTHORITY_DAYS = 3650

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.controlplane import ETCD_QUOTA_BYTES, build, credentials
+from localkube.controlplane import ETCD_QUOTA_BYTES, build, client_credentials
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.paths import ClusterPaths, private_dir, write_private, writing
 
@@ -253,7 +253,7 @@ def _write_configuration(paths: ClusterPaths, at: ListenAddresses) -> dict[str, 
         "metrics-server": folder / "metrics-server.kubeconfig",
     }
     for name in ("controller-manager", "scheduler", "metrics-server"):
-        credentials.write_kubeconfig(
+        client_credentials.write_kubeconfig(
             files[name], server=at.api, name=paths.name, pki=paths.pki, user=name, embedded=False
         )
     if at.egress:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.api_path import api_path
-from localkube.controlplane import certificates, credentials
+from localkube.controlplane import certificates, client_credentials
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.controlplane.components import ETCD_SOCKET, ComponentCommand, ListenAddresses, commands
 from localkube.controlplane.lock import Report, alone
@@ -183,7 +183,7 @@ class _ApiServer:
 
     def __init__(self, paths: ClusterPaths, at: ListenAddresses) -> None:
         self._logs, self._url = paths.logs, at.api
-        self._tls = credentials.client_tls(paths.pki)
+        self._tls = client_credentials.client_tls(paths.pki)
 
     def status(self, path: str) -> int | None:
         try:

@@ -8,14 +8,14 @@ import json
 import sys
 from pathlib import Path
 
-from localkube.controlplane import certificates, credentials
+from localkube.controlplane import certificates, client_credentials
 
 
 def renew(root: Path) -> None:
     """Renew the certificates in the cluster's directory, and its user's kubeconfig."""
     wanted = json.loads((root / "plan.json").read_text())["certificates"]
     certificates.issue(root / "pki", **wanted["issue"])
-    credentials.write_kubeconfig(root / "kubeconfig", pki=root / "pki", **wanted["kubeconfig"])
+    client_credentials.write_kubeconfig(root / "kubeconfig", pki=root / "pki", **wanted["kubeconfig"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from localkube.api_client import CONNECTIONS, Api, NodeApi
-from localkube.controlplane.credentials import node_file
+from localkube.controlplane.client_credentials import node_file
 from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.work_pools import Turns
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localkube.controlplane import credentials
+from localkube.controlplane import client_credentials
 from localkube.controlplane.components import ListenAddresses
 from localkube.errors import LocalClusterError
 from localkube.network.addresses import NETWORK
@@ -249,7 +249,7 @@ SystemdCgroup = false
         assert self.plane
         path = self.folder / "node.kubeconfig"
         if not path.exists():
-            credentials.write_kubeconfig(
+            client_credentials.write_kubeconfig(
                 path, server=self.plane.server, name=NAME, pki=self.plane.paths.pki, user="admin"
             )
         return path

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from localkube.controlplane import certificates, credentials
+from localkube.controlplane import certificates, client_credentials
 from localkube.errors import LocalClusterError
 
 NODES = ["10.244.254.1", "10.244.254.2"]
@@ -127,7 +127,9 @@ def test_a_kubeconfig_holds_all_it_needs_and_is_private(pki, tmp_path):
     import json
 
     path = tmp_path / "kubeconfig"
-    credentials.write_kubeconfig(path, server="https://127.0.0.1:6443", name="lab", pki=pki, user="admin")
+    client_credentials.write_kubeconfig(
+        path, server="https://127.0.0.1:6443", name="lab", pki=pki, user="admin"
+    )
     written = json.loads(path.read_text())
     cluster = written["clusters"][0]["cluster"]
     assert cluster["server"] == "https://127.0.0.1:6443"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localkube.api_client import Api
-from localkube.controlplane import certificates, credentials
+from localkube.controlplane import certificates, client_credentials
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.controlplane.components import ComponentCommand, ListenAddresses, commands
 from localkube.paths import ClusterPaths, private_dir
@@ -93,7 +93,7 @@ def bare(
     certificates.issue(paths.pki, node_addresses=[addresses.advertise])
     private_dir(paths.etcd)
     private_dir(paths.logs)
-    credentials.write_kubeconfig(
+    client_credentials.write_kubeconfig(
         paths.kubeconfig, server=addresses.api, name="bare", pki=paths.pki, user="admin"
     )
     selected = [c for c in commands(paths, control_plane, addresses=addresses) if c.name in components]
