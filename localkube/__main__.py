@@ -68,7 +68,10 @@ def _supervisor(name: str) -> contextlib.AbstractContextManager[SupervisorProces
     """Start the supervisor of a cluster that does not run, beside the imports that create it."""
     discovery.check_name(name)
     paths = ClusterPaths(name)
-    return contextlib.nullcontext() if discovery.alive(paths) else SupervisorProcess(paths)
+    with contextlib.suppress(PermissionError):  # which is reported when its directory is made
+        if discovery.alive(paths):
+            return contextlib.nullcontext()
+    return SupervisorProcess(paths)
 
 
 def _create_with(options: argparse.Namespace, supervisor: SupervisorProcess | None) -> dict[str, Any]:

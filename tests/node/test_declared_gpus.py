@@ -3,7 +3,7 @@
 import pytest
 
 from ..rows import slow
-from .clusters import Pods, is_ready, pod, running_cluster, state_home
+from .clusters import Pods, eventually, is_ready, pod, running_cluster, state_home
 
 SEEN = "nvidia-smi -L; nvidia-smi -q -x; echo $NVIDIA_VISIBLE_DEVICES $SIMULATED_MS_PER_IMAGE"
 MODES = ["namespaces", "plain"]
@@ -78,8 +78,8 @@ def test_a_gang_shares_the_device_of_its_groups_claim(lab):
     ask["spec"]["schedulingGroup"] = {"podGroupName": "sharing"}
     names = [pods.create(ask) for _ in range(2)]
     workers = [pods.until(name, is_ready) for name in names]
-    (gpu,) = {pods.logs(worker) for worker in workers}
-    assert "GPU 0: NVIDIA H100" in gpu
+    first, second = (lambda worker=worker: pods.logs(worker) for worker in workers)
+    eventually(lambda: "GPU 0: NVIDIA H100" in first() == second())
     for name in names:
         ended(lab, name)
     cluster.kubectl("delete", "podgroup", "sharing")

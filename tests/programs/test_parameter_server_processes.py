@@ -11,6 +11,10 @@ RECORDS, MINIBATCH, EPOCHS = 400, 4, 2
 
 
 @pytest.mark.timeout(400)
+def task_states(job):
+    return {event["state"] for event in job.events("task", "master")}
+
+
 def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epoch(tmp_path):
     flags = {"epochs": EPOCHS, "minibatch": MINIBATCH, "minibatches_per_task": 10, "step_seconds": 0.02}
     flags |= {"servers": 2, "workers": 2, "checkpoint_steps": 25, "silent_seconds": 1}
@@ -24,6 +28,7 @@ def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epo
         job.start("server-1")
         job.wait_for_events("restored", "master")
         job.wait_for_events("step", "worker-2", 2)
+        job.wait_for(lambda: "todo" in task_states(job), "the return of the killed worker's task")
         job.kill("master")  # while tasks are out
         job.start("master")
         job.wait_for_events("resume", "master")
@@ -39,7 +44,7 @@ def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epo
         assert end["records"] == EPOCHS * RECORDS
         assert {event["epoch"] for event in job.events("epoch", "master")} == set(range(EPOCHS))
         assert job.events("resume", "server-1")[0]["version"] >= 25
-        assert {event["state"] for event in job.events("task", "master")} == {"doing", "done", "todo"}
+        assert task_states(job) == {"doing", "done", "todo"}
 
 
 def test_gradients_are_waited_for_and_averaged_and_the_rest_at_the_end_is_not_forgotten(tmp_path):
