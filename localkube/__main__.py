@@ -59,7 +59,6 @@ def _check_version(caller: str) -> None:
 
 
 def _create(options: argparse.Namespace) -> dict[str, Any]:
-    # Imported where they are used: most commands only read a cluster's state, and should answer at once.
     with _supervisor(options.name) as supervisor:
         return _create_with(options, supervisor)
 
@@ -75,6 +74,7 @@ def _supervisor(name: str) -> contextlib.AbstractContextManager[SupervisorProces
 
 
 def _create_with(options: argparse.Namespace, supervisor: SupervisorProcess | None) -> dict[str, Any]:
+    # Imported where they are used: most commands only read a cluster's state, and should answer at once.
     from localkube.cluster import lifecycle
     from localkube.config import ClusterSpec, memory_bytes
 

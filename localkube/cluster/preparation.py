@@ -345,7 +345,7 @@ def packages(
 
 
 def copy_kit(target: Path, environment: Iterable[str]) -> None:
-    """Copy what pods see of a checkout: the folders of the kit, as they are now.
+    """Link or copy what pods see of a checkout: the folders of the kit with the files that are there now.
 
     Beside them, and in them, may lie a .git, kubeconfigs, an .env or the socket of an agent: of the folders,
     files that are closed to others stay away, unless their whole directory is closed, and so do sockets.
