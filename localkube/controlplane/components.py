@@ -36,8 +36,7 @@ WORKLOAD_API = "scheduling.k8s.io/v1beta1=true"
 # The others are started when the API server answers at all, whatever the status: readiness comes later, and
 # all at once is slower still on two cores. The scheduler would at once ask for what is forbidden before
 # readiness, and again a second later.
-FIRST = ("etcd", "kube-apiserver")
-AT_READINESS = ("kube-scheduler",)
+STARTS_AFTER = {"etcd": "", "kube-apiserver": "", "kube-scheduler": "readiness"}
 # In the cluster's directory, which only its owner can enter, so that etcd needs no certificates. Relative,
 # because the path of a Unix socket has at most 108 bytes.
 ETCD_SOCKET, ETCD_PEER_SOCKET = "etcd.sock", "etcd-peer.sock"
@@ -108,15 +107,11 @@ def commands(
     words = {name: [f"--{flag}={value}" for flag, value in flags[name].items()] for name in flags}
     env = GO_ENVIRONMENT | {KNOWN_ROLES: str(paths.known_roles)}
     return [
-        ComponentCommand(name, tuple(control_plane.argv(name, *words[name])), env, _starts_after(name))
+        ComponentCommand(
+            name, tuple(control_plane.argv(name, *words[name])), env, STARTS_AFTER.get(name, "answer")
+        )
         for name in flags
     ]
-
-
-def _starts_after(name: str) -> str:
-    if name in AT_READINESS:
-        return "readiness"
-    return "" if name in FIRST else "answer"
 
 
 def _etcd(paths: ClusterPaths) -> dict[str, object]:
