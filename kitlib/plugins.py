@@ -26,6 +26,7 @@ from kitlib.errors import BadInput, ProviderFailed
 # Of the distribution's extras, which somebody who stays local does not install.
 EXTRAS = {"trainyard_kit.clouds": "clouds", "trainyard_kit.workshop": "workshop"}
 IN_PODS = {"elastic": ("kopf", "etcd")}
+REINSTALL = "install trainyard-kit again; in a clone: make setup"
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def load(entry: metadata.EntryPoint) -> Any:
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(".".join(entry.module.split(".")[:2]))
         what = f"the Python package {error.name} is not installed"
-        fix = f"install trainyard-kit with its extra [{extra}]" if extra else "make setup"
+        fix = f"install trainyard-kit with its extra [{extra}]" if extra else REINSTALL
         raise ProviderFailed(what, about=entry.value, fix=fix) from error
 
 
@@ -48,7 +49,7 @@ def find(group: str, name: str) -> Any:
     """Load the entry point of a name; raise ProviderFailed if no installed distribution has it."""
     if name not in entries(group):
         raise ProviderFailed(
-            f"no installed package adds {name}", about=f"entry points {group}", fix="make setup"
+            f"no installed package adds {name}", about=f"entry points {group}", fix=REINSTALL
         )
     return load(entries(group)[name])
 

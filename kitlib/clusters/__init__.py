@@ -45,7 +45,7 @@ def create_cluster(
         memory: Memory of each node, as "4Gi"; by default an equal share of the machine.
         gpus: GPUs of each node, a number or ``kit.GPU(…)``; by default those of the machine.
         recreate: Delete a cluster of this name first.
-        options: The provider's own: for ``local`` port, labels, warm; for ``existing``
+        options: The provider's own: for ``local`` port, labels, racks, warm, mode, images; for ``existing``
             kubeconfig, context, namespace; for ``eks`` region, profile, instance_type, spot, hours and more;
             for ``gke`` project, zone, accelerator, machine_type, spot, hours and more.
 
@@ -162,7 +162,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
 def list_clusters() -> Table:
     """List the clusters of every provider."""
     rows = [row for provider in _used() for row in provider_class(provider).list()]
-    columns = ("cluster", "provider", "state", "nodes", "version", "why")
+    columns = ("cluster", "provider", "state", "nodes", "version", "note")
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
 
 

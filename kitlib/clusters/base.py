@@ -71,12 +71,12 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     @classmethod
     @abstractmethod
     def list(cls) -> Rows:
-        """List the clusters: cluster, provider, state, nodes, version and why of each."""
+        """List the clusters: cluster, provider, state, nodes, version and note of each."""
 
     @classmethod
-    def _row(cls, name: str, why: object, **known: object) -> dict[str, object]:
+    def _row(cls, name: str, note: object, **known: object) -> dict[str, object]:
         unknown = dict.fromkeys(("state", "nodes", "version"))
-        return {"cluster": name, "provider": cls.provider, **unknown, **known, "why": why}
+        return {"cluster": name, "provider": cls.provider, **unknown, **known, "note": note}
 
     @property
     @abstractmethod

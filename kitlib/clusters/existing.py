@@ -97,7 +97,7 @@ class ExistingCluster(Cluster):
     def list(cls) -> Rows:
         """List the clusters that were used before, without contacting them."""
         return [
-            cls._row(path.stem, f"used before; see kit.connect({path.stem!r})")
+            cls._row(path.stem, "used before; not contacted")
             for path in sorted(_memory("any").parent.glob("*.json"))
         ]
 

@@ -224,9 +224,9 @@ class LocalCluster(ScalableCluster):
     def image_notice(self, image: str) -> str:
         """Describe the stand-in of an image that is not in this machine's store."""
         shown = call("stand-in", image)
-        fix = "trainyard image load FILE puts it into the store"
-        where = f'image "{image}" is not in this machine\'s store, and where no registry has it'
-        return f"{where}, it is replaced by {shown} ({fix})" if shown else ""
+        fix = "trainyard image load FILE adds it to the store"
+        message = f'image "{image}" is not in this machine\'s store; if no registry has it either'
+        return f"{message}, {shown} runs in its place ({fix})" if shown else ""
 
     def share_files(self, files: Mapping[str, str | bytes], modes: Mapping[str, int]) -> dict[str, object]:
         """Copy files into the cache, named by a digest of their content; delete copies older than a month."""

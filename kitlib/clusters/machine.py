@@ -171,7 +171,7 @@ def doctor() -> Table:
         *([_pod_users(report["pod_users"]), _filter(report["seccomp"])] if separated else []),
         *(("overloaded", item["resource"], f"{item['what']}: {item['fix']}") for item in report["overload"]),
     ]
-    return Table(("what", "found", "note"), rows)
+    return Table(("item", "value", "note"), rows)
 
 
 def _kubernetes(report: dict[str, str]) -> tuple[str, str, str]:

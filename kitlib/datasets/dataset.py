@@ -1,6 +1,6 @@
 """Datasets on a volume: prepared there by a Job, or uploaded.
 
-The Job runs the program in ``datasets/``, which downloads, verifies and unpacks, or draws synthetic stand-ins
+The Job runs the program in ``programs/dataset``, which downloads, verifies and unpacks, or draws synthetic stand-ins
 where nothing can be downloaded. This module starts it, and shows its progress and its result.
 """
 
@@ -352,7 +352,7 @@ def _failed(run: Run, message: str) -> DatasetFailed:
         "wrong checksum": "set TRAINYARD_DATASET_MIRROR to the address of a folder that has the right files",
         "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or pass `synthetic=True`",
     }
-    fix = next((fix for start, fix in fixes.items() if message.startswith(start)), "look at its log")
+    fix = next((fix for start, fix in fixes.items() if message.startswith(start)), "`run.logs()` shows why")
     return DatasetFailed(message, about=f'run "{run.name}" in cluster "{run.kube.cluster}"', fix=fix)
 
 

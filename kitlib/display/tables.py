@@ -1,7 +1,7 @@
 """Tables, as aligned text in a terminal and as HTML in a notebook, and text that is safe to print."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -115,11 +115,6 @@ def printable(text: str) -> str:
         'red bell\\\\x07'
     """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), plain(text))
-
-
-def facts(about: Mapping[str, object]) -> Table:
-    """Tabulate properties in two columns."""
-    return Table(("what", "value"), list(about.items()))
 
 
 def _cell(value: object) -> str:

@@ -81,7 +81,8 @@ def check_references(kube: Kube, job: Job, objects: Sequence[Object], *, about: 
             raise BadInput(f'there is no {word} "{name}"', about=about, fix=_creation(kind, name))
         keys = {**(item.get("data") or {}), **(item.get("binaryData") or {})}
         if key and key not in keys:
-            fix = f"it has {', '.join(sorted(keys)) or 'none'}"
+            fix = f"use one of its keys: {', '.join(sorted(keys))}"
+            fix = fix if keys else f"kubectl edit {kind.lower()} {name} adds one"
             raise BadInput(f'the {kind} "{name}" has no key "{key}"', about=about, fix=fix)
 
 

@@ -79,7 +79,8 @@ def launch(
     """
     _check_arguments(job, options)
     if idle_gpus not in IDLE_GPUS:
-        raise BadInput("unknown value", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS))
+        fix = '`idle_gpus="warn"`, `"fail"` or `"allow"`'
+        raise BadInput("idle_gpus has no such value", about=f"idle_gpus={idle_gpus!r}", fix=fix)
     if not isinstance(job, Job):
         job = IndexedJob(job, **options)
     target = connect(cluster) if isinstance(cluster, str) else cluster

@@ -99,7 +99,8 @@ def read(
     if module is not None:
         return _of_module(trainer, base, module)
     if trainer is None:
-        raise BadInput("name a trainer or module=", about="trainer=None", fix='"train.py"')
+        fix = '`kit.launch("train.py")`, or `module="engine.train"`'
+        raise BadInput("no trainer is named", about="trainer=None, module=None", fix=fix)
     if Path(trainer).suffix in _NO_PROGRAMS or (" " in str(trainer) and not Path(trainer).exists()):
         fix = '`kit.launch("train.py", args=["--epochs=3"])`; torchrun starts it, or `launcher="python"`'
         raise BadInput("a trainer is a Python program, not a command", about=f"trainer {trainer}", fix=fix)

@@ -465,7 +465,8 @@ def flags(args: Mapping[str, Any] | Sequence[object], programs: Iterable[str | b
     words = command_line(args, programs)
     if bad := [word for word in words if "\0" in word or _lone(word)]:
         what = "an argument is UTF-8 text without null characters"
-        raise BadInput(what, about=f"args: {bad[0]!r}", fix="write it in another way, or into a file")
+        fix = "remove the null or invalid characters, or pass the value in a file (`files=`)"
+        raise BadInput(what, about=f"args: {bad[0]!r}", fix=fix)
     return words
 
 

@@ -27,11 +27,11 @@ from kitlib.k8s.api_path import api_path
 from kitlib.k8s.job_kinds import JOBS
 from kitlib.k8s.manifests import Object, title
 
-_WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
+_WRITE_PARAMS = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 NOT_ACCEPTED = "printed a credential that the cluster does not accept: expired, or without access"
-# As client-go: an API server that asks for it is asked again, such as one whose store of a kind is not ready.
-AGAIN = urllib3.Retry(
+# As client-go: what the API server answers with Retry-After is sent again, as while a kind's store starts.
+RETRIES = urllib3.Retry(
     10, connect=False, read=False, redirect=False, allowed_methods=None, raise_on_status=False
 )
 LONGEST_LINE = 2**24  # bytes; no object of the API is as large
@@ -178,7 +178,7 @@ class Kube:
 
     def create(self, item: Object, *, dry_run: bool = False) -> Object:
         """Create an object; unknown fields are an error."""
-        return self._create(item, _WRITING | {"dryRun": "All" if dry_run else ""}, attempts=3)
+        return self._create(item, _WRITE_PARAMS | {"dryRun": "All" if dry_run else ""}, attempts=3)
 
     def _create(self, item: Object, params: Mapping[str, object], *, attempts: int) -> Object:
         path = self._path_of(item, named=False)
@@ -191,7 +191,7 @@ class Kube:
 
     def apply(self, item: Object) -> Object:
         """Create or update an object (server-side apply); unknown fields are an error."""
-        path, params = self._path_of(item), _WRITING | {"force": "true"}
+        path, params = self._path_of(item), _WRITE_PARAMS | {"force": "true"}
         kind = "application/apply-patch+yaml"
         try:
             return self._json("PATCH", path, body=item, about=title(item), content_type=kind, params=params)
@@ -206,7 +206,7 @@ class Kube:
             body=change,
             about=f'{kind} "{name}"',
             content_type="application/merge-patch+json",
-            params=_WRITING,
+            params=_WRITE_PARAMS,
         )
 
     def delete(self, kind: str, name: str, *, uid: str = "", grace: int | None = None) -> None:
@@ -292,7 +292,7 @@ class Kube:
                 _preload_content=False,
             )
             channel.run_forever(timeout=READ_SECONDS)
-        except (client.ApiException, AttributeError) as error:  # the second: it stumbles over its own first
+        except (client.ApiException, AttributeError) as error:  # it raises the second as it handles a failed handshake
             message = str(
                 getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
             )
@@ -304,8 +304,8 @@ class Kube:
             raise self._explain(words_of(error)) from error
         ended = not channel.is_open()
         try:
-            status = channel.returncode if ended else None  # asked first: reading the output discards it
-        except TypeError as error:  # it looks into a status that never came
+            status = channel.returncode if ended else None  # read first: reading the output discards it
+        except TypeError as error:  # no status was received
             raise self._explain("the connection ended before the command") from error
         written = channel.read_all()
         if status != 0:
@@ -389,13 +389,13 @@ class Kube:
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 preload_content=False,
-                retries=AGAIN,
+                retries=RETRIES,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
             )
             source = f'{self._source}, for cluster "{self.cluster}"'
             if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
                 what = f"the token in the kubeconfig has expired, at {since}"
-                fix = "ask for a new kubeconfig, which trainyard workshop add creates"
+                fix = "ask the instructor for a new kubeconfig (trainyard workshop add)"
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             anonymous = response.status == 403 and b"system:anonymous" in response.data
             if (anonymous or response.status == 401) and self._plugin:

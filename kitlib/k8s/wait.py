@@ -32,7 +32,7 @@ def wait(
 
     Args:
         states: Yields at least once a second, so that the deadline is kept.
-        until: Tells whether a state is the awaited one.
+        until: Whether a state is the awaited one.
         timeout: Seconds for all of it; None waits while the description changes.
         standstill: Seconds within which it then has to change.
         what: As in "waiting for <what>".
@@ -58,8 +58,9 @@ def wait(
         raise Interrupted(
             f"stopped waiting for {what}; it continues. Last seen: {last}", about=about, fix=resume
         ) from error
-    late = f"{what} took longer than" if timeout else f"waiting for {what}: nothing has changed for"
-    raise WaitTimeout(f"{late} {limit:g} s. Last seen: {last}", about=about, fix=resume)
+    late = f"timed out after {limit:g} s waiting for {what}"
+    late = late if timeout else f"no progress for {limit:g} s while waiting for {what}"
+    raise WaitTimeout(f"{late}. Last seen: {last}", about=about, fix=resume)
 
 
 def seconds(timeout: object) -> float:

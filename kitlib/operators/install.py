@@ -72,7 +72,7 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
             if part.extra and cluster.provider == "local":  # local pods run in this environment
                 require_extra(part.extra, about=f"operator {name}")
             _install(cluster, part, line.update)
-        line.done("it is ready")
+        line.done("ready")
     return _table(parts)
 
 
@@ -95,8 +95,9 @@ def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
             objects = _custom_objects(cluster.kube, part)
             _remove(cluster, part, with_definitions=not objects)
             remaining += objects
-        line.done(f"removed, but the definitions of {len(remaining)} objects" if remaining else "removed")
-    return Table(("kind", "namespace", "name"), remaining, empty="nothing is left of it")
+        retained = f"; the definitions of {len(remaining)} remaining objects are kept" if remaining else ""
+        line.done(f"removed{retained}")
+    return Table(("kind", "namespace", "name"), remaining, empty="nothing remains of it")
 
 
 def list_operators(cluster: Cluster) -> Table:

@@ -18,7 +18,7 @@ from kitlib.runs.status import FAILED, RUNNING, RunObjects, RunStatus, find_main
 
 HANG_SECONDS = 60.0
 LOOKS = 8  # pods that are inspected at the same time
-FIX = "fix it and launch again; `run.logs(rank=…)` has all that a rank wrote"
+FIX = "fix it and launch again; `run.logs(rank=…)` has a rank's whole output"
 
 
 def diagnose(

@@ -92,7 +92,7 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
         what=f"the {kind} to be deleted",
         about=about(kube, name),
         resume="delete it again; its events name what holds it",
-        describe=lambda snapshot: "something still uses it",
+        describe=lambda snapshot: "pods or a finalizer still hold it",
         report=report,
     )
 
@@ -207,7 +207,7 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
         reasons = {event.get("reason") for event in events}
         if missing := NO_CLASS.search(" ".join(str(event.get("message")) for event in events)):
             kube.delete(CLAIM, name)
-            raise _no_class(kube, missing[1], "one that there is")
+            raise _no_class(kube, missing[1], "an existing class: kubectl get storageclass")
         phases = {(claim.get("status") or {}).get("phase") for claim in snapshot[CLAIM].values()}
         # Without Events it is unknown whether it waits for a provisioner or for its first pod.
         return (
@@ -234,4 +234,4 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
         claim = last[CLAIM].get(name) or {}
         is_bound = (claim.get("status") or {}).get("phase") == "Bound"
         late = "bound when a pod uses it" + (" (WaitForFirstConsumer)" if "Event" in last else ", or later")
-        line.done("there" if is_bound else late)
+        line.done("exists" if is_bound else late)

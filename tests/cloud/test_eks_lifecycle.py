@@ -268,7 +268,7 @@ def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_ot
     for kind in ("load balancer", "classic load balancer", "volume", "network interface", "GuardDuty"):
         plant(administrator, kind, vpc=outputs["Vpc"], subnet=outputs["SubnetOne"], cluster=NAME)
     administrator("s3").put_object(Bucket=outputs["Bucket"], Key="model.pt", Body=b"it")
-    listed = " ".join(resource["what"] for resource in lab.resources())
+    listed = " ".join(resource["resource"] for resource in lab.resources())
     assert all(
         words in listed for words in ("load balancer", "endpoint", "volume of a claim", "security group")
     )

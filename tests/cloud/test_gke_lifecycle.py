@@ -67,7 +67,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
     assert (gpu.accelerator_type, gpu.accelerator_count) == ("nvidia-tesla-t4", 1)
     assert (pool.autoscaling.min_node_count, pool.autoscaling.max_node_count) == (0, 2)
     assert all("nodes" in pool.config.service_account for pool in cluster.node_pools)
-    assert {"cluster", "network", "bucket", "repository"} <= {row["what"] for row in lab.resources()}
+    assert {"cluster", "network", "bucket", "repository"} <= {row["resource"] for row in lab.resources()}
     calls_before = len(google.calls)
     lab.delete()
     assert google.left() == []
@@ -330,7 +330,7 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
     table = resources.list_resources("gke", project=PROJECT)
     assert {row["cluster"] for row in table} == {NAME}
-    kinds = {row["what"] for row in table}
+    kinds = {row["resource"] for row in table}
     assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= kinds
     assert resources.delete_resources("gke", project=PROJECT, dry_run=False).rows == []
     assert google.left() == [] and not resources.list_resources("gke", project=PROJECT).rows

@@ -48,7 +48,7 @@ def row_of(name, cluster):
 
 
 def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does_not(workshop, local_cluster):
-    facts = {fact["what"]: f"{fact['is']} {fact['note']}" for fact in workshop.facts}
+    facts = {fact["item"]: f"{fact['value']} {fact['note']}" for fact in workshop.facts}
     assert "isolated by the local cluster" in facts["network"]
     assert "127.0.0.1" in facts["jupyter"]
     assert "digits" in facts["data"]

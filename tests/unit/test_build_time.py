@@ -54,13 +54,13 @@ def test_the_wheel_and_a_bundle_are_offered_before_the_first_package():
 def doctor(monkeypatch, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    rows = {row["what"]: row for row in machine.doctor()}
+    rows = {row["item"]: row for row in machine.doctor()}
     return rows["kubernetes"]
 
 
 def test_doctor_says_that_kubernetes_must_be_compiled_how_long_and_what_spares_it(monkeypatch, tmp_path):
     row = doctor(monkeypatch, XDG_CACHE_HOME=str(tmp_path), PATH="/nowhere", TRAINYARD_CONTROLPLANE="cache")
-    assert re.search(r"must be compiled: about \d+ (min|s)", row["found"])
+    assert re.search(r"must be compiled: about \d+ (min|s)", row["value"])
     assert "wheel" in row["note"] and "trainyard bundle use FILE" in row["note"]
 
 

@@ -48,7 +48,7 @@ def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_s
     ]
     assert cluster.status["state"] == "active" and cluster.status["region"] == "moon-1"
     assert [cluster["cluster"] for cluster in MoonCluster.list()] == ["lab"]
-    assert "kit.connect('lab')" in MoonCluster.list()[0]["why"]
+    assert "not contacted" in MoonCluster.list()[0]["note"]
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     assert config["users"][0]["user"]["exec"]["command"] == "moon-token"
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
@@ -225,7 +225,7 @@ def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(acc
 
 def test_what_exists_of_it_is_a_table(account):
     cluster = create()
-    rows = {resource["what"]: resource for resource in cluster.resources()}
+    rows = {resource["resource"]: resource for resource in cluster.resources()}
     assert rows["cluster"]["costs"] == "0.10 $ an hour" and rows["nodes"]["id"] == "nodes-1"
 
 

@@ -40,7 +40,7 @@ def place(account, provider=MoonCluster):
 def test_a_cloud_that_does_not_answer_is_a_row_and_not_silence(account):
     rows_of_resources, unanswered = resources.find([place(account), place(account, Mute)])
     last = list(resources.table(rows_of_resources, unanswered))[-1]
-    assert last["what"] == "moon-1 could not be queried" and last["id"] == "no credentials were found"
+    assert last["resource"] == "moon-1 could not be queried" and last["id"] == "no credentials were found"
 
 
 def test_where_no_cloud_answers_the_error_is_the_clouds(account):
@@ -85,7 +85,7 @@ def test_a_place_that_does_not_answer_keeps_a_deletion_from_passing_for_complete
 
 def test_costs_are_summed_over_clusters_and_shown_beside_the_budget(account):
     table = resources.costs([place(account), place(account)], budget=20)
-    rows = {row["what"]: row for row in table}
+    rows = {row["item"]: row for row in table}
     assert list(rows) == ['cluster "lab" in moon-1', 'cluster "other" in moon-1', "total", "budget"]
     hourly = float(rows['cluster "lab" in moon-1']["dollars an hour"])
     assert float(rows["total"]["dollars an hour"]) == pytest.approx(2 * hourly, abs=0.02)

@@ -48,7 +48,7 @@ def known(monkeypatch, tmp_path):
     monkeypatch.delenv(current.VARIABLE, raising=False)
 
     def know(**states):
-        columns = ("cluster", "provider", "state", "nodes", "version", "why")
+        columns = ("cluster", "provider", "state", "nodes", "version", "note")
         rows = [(name, "local", state, 4, "v1", "") for name, state in states.items()]
         monkeypatch.setattr(clusters, "list_clusters", lambda: Table(columns, rows))
         monkeypatch.setattr(clusters, "find", lambda name, **_: name if name in states else None)

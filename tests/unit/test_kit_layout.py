@@ -251,7 +251,7 @@ def test_a_folder_that_is_not_there_and_a_job_without_a_program_are_refused(tmp_
     (tmp_path / "train.py").touch()
     with pytest.raises(BadInput, match="there is no such folder"):
         kit.IndexedJob(tmp_path / "train.py", root=tmp_path / "absent")
-    with pytest.raises(BadInput, match="name a trainer or module="):
+    with pytest.raises(BadInput, match="no trainer is named"):
         kit.IndexedJob()
 
 

@@ -190,4 +190,4 @@ def _cached(*options: str, empty: str) -> Table:
         (entry["what"], format_bytes(entry["size"]), entry["used"] or "unused", entry["path"])
         for entry in machine.call("cache", *options)
     ]
-    return Table(("what", "size", "used by", "path"), rows, empty=empty)
+    return Table(("item", "size", "used by", "path"), rows, empty=empty)

@@ -97,7 +97,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         """List the clusters used from this machine, without querying the cloud."""
         stored = {name: cls.store.read(name) or {} for name in cls.store.names()}
         return [
-            cls._row(name, f"in {location.get(cls.location_attribute)}; see kit.connect({name!r})")
+            cls._row(name, f"in {location.get(cls.location_attribute)}; not contacted")
             for name, location in stored.items()
         ]
 
@@ -170,7 +170,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             (resource.name, resource.kind, resource.state, resource.costs, resource.id)
             for resource in self.find_resources(self.session, self.name)
         ]
-        columns = ("what", "kind", "state", "costs", "id")
+        columns = ("resource", "kind", "state", "costs", "id")
         return Table(columns, rows, empty=f"no resources at {self.cloud}")
 
     def explain(self, message: str) -> KitError:

@@ -111,7 +111,7 @@ class Estimate:
             rows.append((price.what, f"{price.count:g}", *figures))
         sums = (f"{least}{_dollars(self.hourly)}", f"{least}{_dollars(self.total)}")
         hours = f"in {self.hours:g} hour{'' if self.hours == 1 else 's'}"
-        return Table(("what", "count", "each an hour", "an hour", hours), [*rows, ("total", "", "", *sums)])
+        return Table(("item", "count", "each an hour", "an hour", hours), [*rows, ("total", "", "", *sums)])
 
     def lines(self) -> list[str]:
         notes = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []

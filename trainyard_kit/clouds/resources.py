@@ -16,7 +16,7 @@ from trainyard_kit.clouds.provider import SearchScope
 from trainyard_kit.clouds.spec import CloudResource
 
 CLOUDS = ("eks", "gke")
-COLUMNS = ("cluster", "what", "state", "where", "owner", "expires", "costs", "id")
+COLUMNS = ("cluster", "resource", "state", "where", "owner", "expires", "costs", "id")
 WORKERS = 8
 
 
@@ -129,7 +129,7 @@ def costs(places: Iterable[Place], *, budget: float | None = None) -> Table:
         rows.append(("total", *_figures(estimates), None))
     if rows and budget is not None:
         rows.append(("budget", None, f"{budget:.2f}", None))
-    columns = ("what", "dollars an hour", "until it expires", "hours")
+    columns = ("item", "dollars an hour", "until it expires", "hours")
     return Table(columns, rows, empty="nothing is billed by the hour")
 
 

@@ -29,7 +29,7 @@ from trainyard_kit.workshop.attendees import Quota
 ATTENDEE = "rehearsal"  # deleted afterwards
 PULL, PULL_SECONDS = "DaemonSet", 1800
 READY, NOT_READY = "ready", "NOT READY"
-COLUMNS = ("what", "seconds", "verdict", "details")
+COLUMNS = ("item", "seconds", "verdict", "details")
 
 
 def rehearse(

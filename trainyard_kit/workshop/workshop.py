@@ -111,7 +111,7 @@ def create(
         ("data", *((str(staged), "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
         ("jupyter", *capacity.notebook_location(cluster, jupyter)),
     ]
-    return Workshop(tuple(created), path, Table(("what", "is", "note"), facts))
+    return Workshop(tuple(created), path, Table(("item", "value", "note"), facts))
 
 
 def _write_handout(cluster: Cluster, created: Sequence[Attendee], jupyter: Jupyter | None) -> Path:

@@ -17,7 +17,8 @@ from kitlib.k8s import pods
 from kitlib.k8s.events import event_time
 from kitlib.k8s.manifests import Object
 
-FIX = "fix it and launch again; `run.logs(rank={})` has all that it wrote"
+OUTPUT = "`run.logs(rank={})` has the rank's whole output"
+FIX = f"fix it and launch again; {OUTPUT}"
 SHORT = 120  # characters of a consequence
 SIGNALS = {
     "SIGKILL": ("was killed (SIGKILL)", "`run.events()` may say by whom; launch again"),
@@ -118,7 +119,10 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
             return "Signal", f"failed first: it {what}", fix, evidence
         what = f"failed first: it {what}" + (f": {end.error.splitlines()[0]}" if end.error else "")
         return meaning.kind, what, meaning.fix, evidence
-    fix = FIX.format(repr(end.log)) if meaning is None else f"{meaning.fix}. {FIX.format(repr(end.log))}"
+    fix = FIX.format(repr(end.log))
+    if meaning is not None:
+        again = "" if "launch" in meaning.fix else "; then launch again"
+        fix = f"{meaning.fix}{again}. {OUTPUT.format(repr(end.log))}"
     is_last_line = end.text.splitlines()[-1:] == [end.error] and "Traceback" not in end.text
     if end.error and not (end.code is not None and is_last_line):
         return (
