@@ -82,7 +82,7 @@ def _train_all(lab: Lab, cluster: Cluster, count: int) -> float:
     for name in names:
         metadata = {"name": name, "labels": {LABEL: "attendees"}}
         cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        wait_account(cluster.kube.within(name))
+        wait_account(cluster.kube.in_namespace(name))
     start = time.monotonic()
     try:
         with ThreadPoolExecutor(count) as pool:

@@ -53,10 +53,10 @@ def collect(
     if any(QUEUE in (item["metadata"].get("labels") or {}) for item in (main, *pods_of_run) if item):
         objects[WORKLOAD] = _read(kube, WORKLOAD, missing, api_version="kueue.x-k8s.io/v1beta2")
     if any(pods.condition(pod, "PodScheduled").get("status") == "False" for pod in pods_of_run):
-        objects[ALL_PODS] = _read(kube.within(""), "Pod", missing, as_kind=ALL_PODS)
+        objects[ALL_PODS] = _read(kube.in_namespace(""), "Pod", missing, as_kind=ALL_PODS)
     events = _read(kube, "Event", missing)
     if kube.namespace != NODES_NAMESPACE:
-        nodes = kube.within(NODES_NAMESPACE)
+        nodes = kube.in_namespace(NODES_NAMESPACE)
         events += _read(nodes, "Event", missing, as_kind="Event of nodes", fields="involvedObject.kind=Node")
     return Facts(
         run=run,

@@ -182,7 +182,7 @@ def all_ranks(facts: Facts) -> list[int | str]:
     """List all ranks of the run, as far as its pods and logs tell: also those whose pods are gone."""
     by_pod = {key: _ranks_in(key, pod, _lines(key, pod, facts)) for key, pod in _pods_by_rank(facts)}
     count = max(map(len, by_pod.values()), default=1)
-    absent = [key for key in range(facts.wanted) if key not in by_pod] if 0 in by_pod or 1 in by_pod else []
+    absent = [key for key in range(facts.desired) if key not in by_pod] if 0 in by_pod or 1 in by_pod else []
     present = [rank for ranks in by_pod.values() for rank in ranks]
     return present + [key * count + number for key in absent for number in range(count)]
 

@@ -72,9 +72,9 @@ class Facts:
         ]
 
     @property
-    def wanted(self) -> int:
+    def desired(self) -> int:
         """The number of pods of the complete run; without a main object, of those that exist."""
-        return len(self.pods) if self.main is None else job_kinds.wanted(self.main)
+        return len(self.pods) if self.main is None else job_kinds.desired(self.main)
 
     @property
     def creators(self) -> list[Object]:

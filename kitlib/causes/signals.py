@@ -199,7 +199,7 @@ def _lacks_pods(facts: Facts, since: str) -> bool:
     """Tell whether pods are missing that could not be created at a time."""
     live = [pod for pod in facts.pods if not pods.deleted(pod)]
     newest = max((pod["metadata"].get("creationTimestamp") or "" for pod in live), default="")
-    return len(live) < facts.wanted and since >= newest
+    return len(live) < facts.desired and since >= newest
 
 
 def _holds(pod: Object, reason: str, part: str) -> bool:

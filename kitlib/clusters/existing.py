@@ -75,11 +75,11 @@ class ExistingCluster(Cluster):
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
         """Find the kubeconfig that would be used."""
         path = search_path(environment, home)
-        how = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
+        origin = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
         if not files(path):
             fix = '`kit.create_cluster("existing", kubeconfig="FILE")`'
-            return f"no kubeconfig: {how}, {path}, does not exist", fix
-        return f"{how}: {path}", '`kit.create_cluster("existing")`, and look at its nodes'
+            return f"no kubeconfig: {origin}, {path}, does not exist", fix
+        return f"{origin}: {path}", '`kit.create_cluster("existing")`, and look at its nodes'
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":

@@ -59,6 +59,6 @@ def recall(kube: Kube) -> str | None:
     """Read the image's reference from the cluster; None if none is remembered."""
     (item,) = manifests.read(config.manifests(FOLDER, "configmap.yaml"))
     meta = item["metadata"]
-    public = kube.within(meta["namespace"])  # without an image there is no role that allows to read it
+    public = kube.in_namespace(meta["namespace"])  # without an image there is no role that allows to read it
     config_map = allowed(lambda: public.find("ConfigMap", meta["name"]))
     return config_map["data"]["image"] if config_map else None

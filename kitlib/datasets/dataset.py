@@ -101,8 +101,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         counted = f"{self.train_images:,} images for training, {self.test_images:,} for testing"
-        where = f'{self.path} on volume "{self.volume.name}", from {self.source}'
-        about = f"{counted}, {len(self.classes)} classes; {where}"
+        location = f'{self.path} on volume "{self.volume.name}", from {self.source}'
+        about = f"{counted}, {len(self.classes)} classes; {location}"
         return f'Dataset "{self.name}": {about}' + (f". {STAND_IN.upper()}" if self.synthetic else "")
 
     def _repr_html_(self) -> str:

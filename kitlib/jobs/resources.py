@@ -100,18 +100,18 @@ class NodeResources:
 def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -> None:
     """Check that a node of the cluster, as large as it is, has what a pod requests; other pods do not count.
 
-    Nodes that are off, cordoned or under pressure count, and GPUs of a cloud's nodes that are not there yet.
+    Nodes that are off, cordoned or under pressure count, and GPUs of a cloud's nodes that do not exist yet.
     """
-    every = allowed(lambda: list_nodes(cluster.kube)) or []
+    all_nodes = allowed(lambda: list_nodes(cluster.kube)) or []
     for spec in pod_specs(list(job_objects)):
-        nodes = [node for node in every if tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
+        nodes = [node for node in all_nodes if tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
         for resource, (keyword, title, show) in RESOURCES.items():
             amount = requested(spec, resource)
             largest = max((allocatable(node, resource) for node in nodes), default=0.0)
             if resource == GPU:
                 largest = max(largest, *cluster.training_gpus(), 0)
             if nodes and amount > largest:
-                what = f"a pod requests {show(amount)} {title}, and the largest of {len(every)} nodes has "
+                what = f"a pod requests {show(amount)} {title}, and the largest of {len(all_nodes)} nodes has "
                 fix = f"set `{keyword}=` to at most {show(largest)}, or add a node with more"
                 if cluster.provider == "local" and resource == GPU:
                     recreate = f'name="{cluster.name}", gpus={amount:g}, recreate=True'
@@ -146,6 +146,6 @@ def tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:
 
     A node that has just become Ready keeps the taint of one that is not for a moment.
     """
-    every = node["spec"].get("taints") or []
-    taints = [taint for taint in every if taint["effect"] != "PreferNoSchedule" and taint["key"] != NOT_READY]
-    return all(any(pods.tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
+    taints = node["spec"].get("taints") or []
+    hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule" and taint["key"] != NOT_READY]
+    return all(any(pods.tolerates(toleration, taint) for toleration in tolerations) for taint in hard)

@@ -83,8 +83,8 @@ class ElasticTrainingJob(TrainingJob):
         """Those of every job; pods of an elastic one leave an unreachable node after seconds."""
         if self.limits is None:
             return super()._tolerations
-        how = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
-        return [*super()._tolerations, *({"key": key} | how for key in UNREACHABLE)]
+        toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
+        return [*super()._tolerations, *({"key": key} | toleration for key in UNREACHABLE)]
 
     def _pod_template(self, template: Object, **container: Any) -> Object:
         pod = super()._pod_template(template, **container)

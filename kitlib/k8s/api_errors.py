@@ -86,8 +86,8 @@ def rbac_hint(message: str) -> str:
     match = _FORBIDDEN.search(message)
     if match is None:
         return _FIXES[403]
-    how = grant(**{key: match[key] for key in ("verb", "resource", "group", "namespace", "user")})
-    return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{how}"
+    commands = grant(**{key: match[key] for key in ("verb", "resource", "group", "namespace", "user")})
+    return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{commands}"
 
 
 def admission_hint(message: str) -> str:
@@ -169,7 +169,7 @@ def unreached(message: str) -> tuple[str, str]:
     return f"its API server does not answer: {message}", "check that it runs"
 
 
-def words_of(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Extract a connection error's message, without the objects that took part in it."""
     reason = getattr(error, "reason", None)
     text = str(reason if isinstance(reason, Exception) else error)

@@ -22,7 +22,7 @@ import urllib3
 
 from kitlib.errors import ClusterUnreachable, CommandFailed, KitError, Rejected
 from kitlib.k8s import kubeconfig as kubeconfig_files
-from kitlib.k8s.api_errors import expired, rejected, unserved, words_of
+from kitlib.k8s.api_errors import expired, rejected, unserved, error_message
 from kitlib.k8s.api_path import api_path
 from kitlib.k8s.job_kinds import JOBS
 from kitlib.k8s.manifests import Object, title
@@ -231,7 +231,7 @@ class Kube:
         """Get the API server's version: ``v1.37.2``."""
         return self._json("GET", "/version", about="the version")["gitVersion"]
 
-    def within(self, namespace: str) -> "Kube":
+    def in_namespace(self, namespace: str) -> "Kube":
         """Use the same API with another namespace for objects that name none; "" lists those of all."""
         scoped = copy.copy(self)
         scoped.namespace = namespace
@@ -239,7 +239,7 @@ class Kube:
 
     def token(self, account: str, *, namespace: str, seconds: int) -> tuple[str, str]:
         """Create a token of a ServiceAccount; return it and its expiry."""
-        path = f"{self.within(namespace).path('ServiceAccount', account)}/token"
+        path = f"{self.in_namespace(namespace).path('ServiceAccount', account)}/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -301,7 +301,7 @@ class Kube:
                 raise self._explain(message or str(error)) from error
             raise rejected(int(refused[1]), refused[2].encode(), about=self._place(about)) from error
         except (WebSocketException, OSError) as error:
-            raise self._explain(words_of(error)) from error
+            raise self._explain(error_message(error)) from error
         ended = not channel.is_open()
         try:
             status = channel.returncode if ended else None  # read first: reading the output discards it
@@ -364,7 +364,7 @@ class Kube:
         try:
             return json.loads(response.data)
         except urllib3.exceptions.HTTPError as error:
-            raise self._explain(words_of(error)) from error
+            raise self._explain(error_message(error)) from error
         finally:
             response.release_conn()
 
@@ -406,7 +406,7 @@ class Kube:
             if response.status >= 400:
                 raise rejected(response.status, response.data, about=self._place(about))
         except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
-            raise self._explain(words_of(error)) from error
+            raise self._explain(error_message(error)) from error
         return response
 
     def _unreachable(self, message: str) -> KitError:

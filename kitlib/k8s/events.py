@@ -77,7 +77,7 @@ def namespace_events(kube: Kube) -> list[Object]:
     events = list_events(kube)
     if kube.namespace == NODES_NAMESPACE:
         return events
-    nodes = kube.within(NODES_NAMESPACE)
+    nodes = kube.in_namespace(NODES_NAMESPACE)
     return events + list_events(nodes, fields="involvedObject.kind=Node")
 
 

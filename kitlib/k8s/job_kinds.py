@@ -1,7 +1,7 @@
 """The objects that make a run's pods: a Job, an operator's kind, or a PodTemplate of plain pods.
 
 Each kind of job is described in ``manifests/KIND/kind.toml``, beside the YAML that its class patches: how
-many pods it wants, the label of its pods, the conditions of its end, what attendees may have of it. No
+many pods it has, the label of its pods, the conditions of its end, what attendees may have of it. No
 controller looks after plain pods: their PodTemplate, which Kubernetes only stores, is what every scale-up
 creates pods from.
 """
@@ -42,14 +42,14 @@ class JobKind:
         succeeded: Types of the conditions of success.
         failed: Types of the conditions of failure; the one with the reason first.
         pods: The label of its pods whose value is the run's name.
-        foreign: The same label where another client than the kit has created the main object.
+        foreign_label: The same label where another client than the kit has created the main object.
         role: The role label of its pods, where the run has others beside them.
-        creator: The object that creates the pods, about which Kubernetes warns: its kind, and the suffix of
-            its name after the run's; by default the main object.
-        explains: Whether its own message on a failure says more than the failed pod's.
-        replicas: Where its spec has the number of pods; of several the first that is there. A ``*`` sums up.
+        pod_creator: The object that creates the pods, about which Kubernetes warns: its kind, and the suffix
+            of its name after the run's; by default the main object.
+        explains_failure: Whether its own message on a failure says more than the failed pod's.
+        replicas: Where its spec has the number of pods; of several the first that exists. A ``*`` sums up.
         limits: Where its spec has minReplicas and maxReplicas; by default beside all else.
-        beside: Where its spec has the number of pods that these limits do not count.
+        fixed_replicas: Where its spec has the number of pods that these limits do not count.
         suspend: Where its spec says that it creates no pods.
         quota: What an attendee of a workshop may have of it and what belongs to it: a count by resource and
             group. The attendee's role follows from the groups.
@@ -65,13 +65,13 @@ class JobKind:
     succeeded: Sequence[str] = ("Succeeded",)
     failed: Sequence[str] = ("Failed",)
     pods: str = names.RUN
-    foreign: str = names.OPERATORS_JOB_NAME
+    foreign_label: str = names.OPERATORS_JOB_NAME
     role: str = ""
-    creator: Sequence[str] = ("", "")
-    explains: bool = False
+    pod_creator: Sequence[str] = ("", "")
+    explains_failure: bool = False
     replicas: Sequence[str] = ()
     limits: str = ""
-    beside: str = ""
+    fixed_replicas: str = ""
     suspend: str = "suspend"
     quota: Mapping[str, int] = field(default_factory=dict)
 
@@ -100,8 +100,8 @@ def kind_of(item: Object) -> JobKind:
 
 def selector(kind: str, run: str) -> str:
     """Build the label selector of the pods of a run that train."""
-    how = KINDS[kind]
-    return f"{how.pods}={run}" + (f",{names.ROLE}={how.role}" if how.role else "")
+    job_kind = KINDS[kind]
+    return f"{job_kind.pods}={run}" + (f",{names.ROLE}={job_kind.role}" if job_kind.role else "")
 
 
 def foreign_selector(main: Object) -> str:
@@ -109,7 +109,7 @@ def foreign_selector(main: Object) -> str:
     if names.RUN in (main["metadata"].get("labels") or {}):
         return ""
     own = (main.get("spec") or {}).get("selector") or {}
-    labels = own.get("matchLabels") or {KINDS[main["kind"]].foreign: main["metadata"]["name"]}
+    labels = own.get("matchLabels") or {KINDS[main["kind"]].foreign_label: main["metadata"]["name"]}
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
@@ -127,13 +127,13 @@ def servers(item: Object) -> int:
 
 
 def replica_limits(item: Object) -> tuple[int, int, int]:
-    """Read the wanted, fewest and most workers from the annotations of plain pods or of a master."""
+    """Read the desired, fewest and most workers from the annotations of plain pods or of a master."""
     notes = item["metadata"].get("annotations") or {}
     replicas = int(notes.get(REPLICAS, 1))
     return replicas, int(notes.get(MIN_REPLICAS, replicas)), int(notes.get(MAX_REPLICAS, replicas))
 
 
-def wanted(item: Object) -> int:
+def desired(item: Object) -> int:
     """Count the pods of a complete run."""
     if count := servers(item):
         return 1 + count + replica_limits(item)[0]
@@ -156,11 +156,11 @@ def limits(item: Object) -> tuple[int, int, int]:
     """Read the pods of a complete run, the fewest with which it trains, and the most that it may have."""
     if item.get("kind") == POD_TEMPLATE:
         return replica_limits(item)
-    spec, now = item["spec"], wanted(item)
+    spec, now = item["spec"], desired(item)
     if count := servers(item):
         return now, 1 + count + 1, now  # the master, the servers, and one worker
     kind = kind_of(item)
-    elastic, fixed = spec.get(kind.limits) or spec, _read(spec, kind.beside)
+    elastic, fixed = spec.get(kind.limits) or spec, _read(spec, kind.fixed_replicas)
     least, most = (elastic.get(field) for field in ("minReplicas", "maxReplicas"))
     return now, fixed + least if least else now, fixed + most if most else now
 

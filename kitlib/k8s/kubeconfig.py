@@ -22,7 +22,7 @@ import yaml
 from kitlib import config
 from kitlib.errors import BadInput
 from kitlib.k8s import manifests
-from kitlib.k8s.api_errors import words_of
+from kitlib.k8s.api_errors import error_message
 from kitlib.k8s.credential_plugin import CredentialPlugin
 from kitlib.k8s.manifests import Object
 
@@ -173,7 +173,7 @@ def load(kubeconfig: Path, cluster: str) -> tuple[Any, str | None, CredentialPlu
         client = api.ApiClient(settings)
     except (*renewal, OSError, TypeError, AttributeError, LookupError, ValueError) as error:
         fix = "give another `kubeconfig=`, or another `context=`; or sign in again"
-        what = f"the kubeconfig cannot be used: {words_of(error)}"
+        what = f"the kubeconfig cannot be used: {error_message(error)}"
         raise BadInput(what, about=f'{kubeconfig}, for cluster "{cluster}"', fix=fix) from error
     return client, chosen["contexts"][0]["context"].get("namespace"), plugin
 

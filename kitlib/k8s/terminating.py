@@ -38,7 +38,7 @@ def holders(kube: Kube, namespace: Object) -> str:
 
 def held_namespaces(kube: Kube) -> list[str]:
     """Name the namespaces that are being deleted and hold something; none for who may not list them."""
-    namespaces = allowed(lambda: kube.within("").get_all("Namespace")) or []
+    namespaces = allowed(lambda: kube.in_namespace("").get_all("Namespace")) or []
     return [
         f"namespace {item['metadata']['name']} waits until these are gone: {left}"
         for item in namespaces

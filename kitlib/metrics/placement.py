@@ -111,7 +111,7 @@ class Placement:
 def group_of(pod: Object) -> str:
     """Return a pod's run, or otherwise its job or app, or its name."""
     labels = pod["metadata"].get("labels") or {}
-    job_labels = [*(kind.pods for kind in job_kinds.JOBS), *(kind.foreign for kind in job_kinds.JOBS)]
+    job_labels = [*(kind.pods for kind in job_kinds.JOBS), *(kind.foreign_label for kind in job_kinds.JOBS)]
     groups = (labels[label] for label in (names.RUN, *job_labels, "app") if label in labels)
     return next(groups, pod["metadata"]["name"])
 

@@ -105,7 +105,7 @@ def list_operators(cluster: Cluster) -> Table:
     rows = []
     for name, parts in OPERATORS.items():
         kind, namespace, workload = parts[-1].workload
-        controller = cluster.kube.within(namespace).find(kind, workload)
+        controller = cluster.kube.in_namespace(namespace).find(kind, workload)
         annotations = (controller["metadata"].get("annotations") or {}) if controller else {}
         version = annotations.get(INSTALLED, "not the kit's") if controller else ""
         rows.append((name, parts[-1].version, version or cluster.built_in(name)))
@@ -128,7 +128,7 @@ def _table(parts: list[OperatorPart] | tuple[OperatorPart, ...]) -> Table:
 
 def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
     kind, namespace, name = part.workload
-    controller = cluster.kube.within(namespace).find(kind, name)
+    controller = cluster.kube.in_namespace(namespace).find(kind, name)
     meta = controller["metadata"] if controller else {}
     ours = (meta.get("labels") or {}).get(OPERATOR) == part.name
     complete = (meta.get("annotations") or {}).get(INSTALLED) == part.version
@@ -138,11 +138,11 @@ def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
             _gather(cluster, part, folder, report)
             report(f"applying the manifests of {part.name} {part.version}")
             _apply(cluster, folder, part)
-        _wait(cluster.kube.within(namespace), part, report, ours=controller is None or ours)
+        _wait(cluster.kube.in_namespace(namespace), part, report, ours=controller is None or ours)
         if folder.exists():
             if part.then:
                 _apply(cluster, folder / "then", part)
-            _mark(cluster.kube, controller or cluster.kube.within(namespace).get(kind, name), part)
+            _mark(cluster.kube, controller or cluster.kube.in_namespace(namespace).get(kind, name), part)
 
 
 def _gather(cluster: Cluster, part: OperatorPart, folder: Path, report: Report) -> None:
@@ -207,7 +207,7 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None
     specs = [WatchSpec("Pod", fields=f"metadata.namespace={namespace}")]
     specs += [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]
     wait(
-        watch_objects(kube.within(""), *specs),
+        watch_objects(kube.in_namespace(""), *specs),
         standstill=READY_SECONDS,
         until=lambda snapshot: f"{namespace}/{name}" in snapshot[kind] and not _not_ready(snapshot),
         what=f"all of {part.name}",
@@ -279,7 +279,7 @@ def _rejections(kube: Kube, probe: Object) -> Iterator[str]:
 
 def _custom_objects(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
     """List users' objects of the part's custom kinds, in all namespaces: kind, namespace, name."""
-    all_namespaces, label = kube.within(""), f"{OPERATOR}={part.name}"
+    all_namespaces, label = kube.in_namespace(""), f"{OPERATOR}={part.name}"
     objects = []
     for definition in kube.get_all("CustomResourceDefinition", labels=label):
         spec = definition["spec"]

@@ -42,7 +42,7 @@ def diagnose(
     """
     newest = objects.newest(objects.pods(), started=status.phase == FAILED)
     idle_seconds, missing = seconds_without_a_step(newest, logs), dict[str, str]()
-    running = status.phase == RUNNING and status.running >= status.wanted and rank is None
+    running = status.phase == RUNNING and status.running >= status.desired and rank is None
     processes = list[RankState]()
     if running and (look or idle_seconds >= hang_after):
         with ThreadPoolExecutor(LOOKS) as pool:

@@ -54,25 +54,25 @@ class LocalRun(Reports):
         sources: Mapping[str, str | bytes] | None = None,
     ) -> None:
         self.name, self.about = name, f'run "{name}" on this machine'
-        here = Path(tempfile.mkdtemp(prefix="trainyard-run-"))  # the guard removes it
+        folder = Path(tempfile.mkdtemp(prefix="trainyard-run-"))  # the guard removes it
         for name, content in (sources or {}).items():
-            (here / name).parent.mkdir(parents=True, exist_ok=True)
-            (here / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        tee = ["--tee=3", f"--log-dir={here / 'logs'}"]  # names the rank in each line
-        command = [sys.executable, "-m", *torchrun, *tee, str(here / program if sources else program), *args]
+        tee = ["--tee=3", f"--log-dir={folder / 'logs'}"]  # names the rank in each line
+        command = [sys.executable, "-m", *torchrun, *tee, str(folder / program if sources else program), *args]
         path = os.pathsep.join(filter(None, [str(RANKS.parent), os.environ.get("PYTHONPATH")]))
         self._began = datetime.now(UTC).isoformat()
-        with (here / "output").open("wb") as output:
+        with (folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", guard.__file__, str(os.getpid()), str(here), *command],
+                [sys.executable, "-S", guard.__file__, str(os.getpid()), str(folder), *command],
                 stdin=subprocess.PIPE,  # its end tells the guard that this process has ended
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, "TRAINYARD_RANKS": str(here)},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, "TRAINYARD_RANKS": str(folder)},
                 start_new_session=True,
             )
-        self._output = (here / "output").open(encoding="utf-8", errors="replace")
+        self._output = (folder / "output").open(encoding="utf-8", errors="replace")
         self._lines: dict[int | str, list[Line]] = {}
         self._written: list[Line] = []  # in the order of the file, with what torchrun writes itself
         self._torn = ""

@@ -82,13 +82,13 @@ class LogCache:
                 waiting |= live_pods
                 for pod in filter(pods.started, live_pods.values()):
                     followers.follow(pod, pod["metadata"]["uid"])
-                alive = followers.alive()  # asked first: what they wrote before they ended is taken below
+                alive = followers.alive()  # read first: lines from before their end are taken below
                 for uid, line in followers.wait_for_lines(0.1 if alive else 0.0):
                     written[uid].append(line)
                 left = [pod["metadata"]["name"] for pod in live_pods.values()]
                 if not alive and not left or time.monotonic() > end:
                     break
-                report(f"{', '.join(left) or 'their last lines'}: leaving")
+                report(f"waiting for {', '.join(left) or 'their last lines'}" + " to leave" * bool(left))
         finally:
             followers.close()
             for worker, lines in written.items():
@@ -112,12 +112,12 @@ class LogCache:
         main = self.objects.main()
         if job_kinds.servers(main):
             if rank not in newest and not pods.is_replica_id(rank):
-                what = f"the pods of this run are {', '.join(map(str, newest)) or 'not there yet'}"
+                what = f"the pods of this run are {', '.join(map(str, newest)) or 'not created yet'}"
                 fix = '`rank="master"`, `rank="ps-0"` or `rank="worker-0"`'
                 raise BadInput(what, about=f"rank={rank!r}", fix=fix)
             return {rank: newest[rank]} if rank in newest else {}
         deleted = (pods.replica_id(pod) for pod, _ in self.logs.values())
-        ranks = {*range(job_kinds.wanted(main)), *newest, *deleted}
+        ranks = {*range(job_kinds.desired(main)), *newest, *deleted}
         if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
             what = f"the pods of this run have the ranks 0 to {max(ranks)}"
             raise BadInput(what, about=f"rank={rank!r}", fix="`rank=0`")
@@ -213,7 +213,7 @@ class LogStream:
     ) -> None:
         self.objects, self.cache, self.rank = objects, cache, rank
         self.timeout, self.part_of = timeout, part_of
-        self.most: int | None = None
+        self.limit: int | None = None
 
     def __iter__(self) -> Iterator[str]:
         return (prefixed(rank, line, self.rank) for rank, line in self.lines())
@@ -221,12 +221,12 @@ class LogStream:
     def head(self, lines: int) -> Self:
         """Limit it to the first lines: following ends after them, and the run continues."""
         first = copy(self)
-        first.most = lines
+        first.limit = lines
         return first
 
     def lines(self) -> Iterator[tuple[int | str, Line]]:
         """Yield each line as it is written, with its rank or the name of its replica."""
-        return islice(self._follow(), self.most)
+        return islice(self._follow(), self.limit)
 
     def _follow(self) -> Iterator[tuple[int | str, Line]]:
         self.cache.newest_pods(self.rank)  # raises for a wrong rank now, not after a wait
@@ -237,7 +237,7 @@ class LogStream:
             members.start()
             over = False
             while not over:
-                # Asked first: what they wrote before they ended is taken below.
+                # Read first: lines from before their end are taken below.
                 over = members.ended.is_set() and not followers.alive()
                 yield from followers.wait_for_lines(0.0 if over else 1.0)
             members.check()
@@ -273,7 +273,7 @@ class LogStream:
                 line.done("its output follows")
 
     def _ipython_display_(self) -> None:
-        for rank, line in self.lines():  # this is the notebook printing: it asked to be shown the lines
+        for rank, line in self.lines():  # the notebook prints here, not the library
             print(readable(rank, line, self.rank), flush=True)
 
     def __repr__(self) -> str:

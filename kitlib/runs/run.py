@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, Protocol, overload
 
 from kitlib import plugins
 from kitlib.causes import Cause, Diagnosis, Facts, causes
@@ -42,6 +42,8 @@ SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
 
 class WorkersTimeline(Protocol):
     """The timeline that the entry point ``timeline`` builds from a run's logs and Events.
+
+    A protocol, because kitlib does not import the package that has it.
 
     Attributes:
         summary: Its state now, in a few words.
@@ -78,10 +80,10 @@ class Run(Reports):
         Running: 4 of 4 pods
     """
 
-    def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: Any = None) -> None:
+    def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: object | None = None) -> None:
         self.kube: Kube = kube
         self.name: str = name
-        self.cluster = cluster
+        self.cluster: object | None = cluster
         self.objects: RunObjects = RunObjects(kube, name, kind)
         self.log_cache: LogCache = LogCache(self.objects)
         self.control: RunControl = RunControl(self.objects, self.log_cache)
@@ -236,8 +238,8 @@ class Run(Reports):
         """Wait until it has succeeded, or until a condition holds, showing its status.
 
         Args:
-            until: Called each second with the run's timeline, as :meth:`timeline` returns it; by default the
-                run is waited for to its end.
+            until: Called with the run's timeline, as :meth:`timeline` returns it, after each change and at
+                least once a second; by default the run is waited for to its end.
             timeout: Seconds.
             hang_after: As for `why`: a run that hangs is waited for, and the line says why it does.
 
@@ -268,14 +270,14 @@ class Run(Reports):
                 )
             line.done(status.phase, seconds=pods.seconds_run(self.objects.pods()))
         self._check(status)
-        for cause, fails in self._oddities(status):
+        for cause, fails in self._warnings(status):
             if fails:
                 raise RunFailed(cause.line, about=self.about, fix=cause.fix, rank=cause.rank)
             log.warning("%s: %s. %s", self.about, cause.line, plain(cause.fix))
         return status
 
-    def _oddities(self, status: RunStatus) -> Iterator[tuple[Cause, bool]]:
-        """Find in what a run that has succeeded is not as its job is meant, and whether it fails for that."""
+    def _warnings(self, status: RunStatus) -> Iterator[tuple[Cause, bool]]:
+        """Yield the problems of a run that has succeeded, such as unused GPUs, and whether each fails the run."""
         live_pods = self.objects.newest(self.objects.pods())
         if len(live_pods) < 2 and not any(GPU in str(pod["spec"]) for pod in live_pods):
             return
@@ -333,9 +335,9 @@ class Run(Reports):
         reason = self._wait_reason(HANG_SECONDS)
         for snapshot, status in self.objects.watch():
             if status.phase == SUCCEEDED:
-                oddities = list(self._oddities(status))
-                phase = FAILED if any(fails for _, fails in oddities) else SUCCEEDED
-                status = replace(status, phase=phase, reason="; ".join(cause.line for cause, _ in oddities))
+                warnings = list(self._warnings(status))
+                phase = FAILED if any(fails for _, fails in warnings) else SUCCEEDED
+                status = replace(status, phase=phase, reason="; ".join(cause.line for cause, _ in warnings))
             yield snapshot, reason.explain(status)
 
     def _watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:

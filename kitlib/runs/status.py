@@ -34,7 +34,7 @@ class RunStatus:
             elastic one until the fewest that it may have run.
         reason: Its first cause, from pods and Events; empty without a problem. A running run has
             one when the node of a rank does not answer.
-        wanted: Pods of the complete run.
+        desired: Pods of the complete run.
         running: Pods that run now.
         succeeded: Pods that have succeeded.
         failed: Pods that have failed.
@@ -42,7 +42,7 @@ class RunStatus:
 
     phase: str
     reason: str = ""
-    wanted: int = 0
+    desired: int = 0
     running: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -52,12 +52,12 @@ class RunStatus:
         return self.phase in (SUCCEEDED, FAILED, DELETED)
 
     def __str__(self) -> str:
-        trouble = f"; {self.reason}" if self.reason else ""
+        reason = f"; {self.reason}" if self.reason else ""
         if self.phase == RUNNING:
             done = f", {self.succeeded} done" if self.succeeded else ""
-            return f"Running: {self.running} of {self.wanted} pods{done}{trouble}"
+            return f"Running: {self.running} of {self.desired} pods{done}{reason}"
         if self.phase == SUCCEEDED:
-            return f"Succeeded: {self.succeeded} of {self.wanted} pods{trouble}"
+            return f"Succeeded: {self.succeeded} of {self.desired} pods{reason}"
         return f"{self.phase}: {self.reason}" if self.reason else self.phase
 
     __repr__ = __str__
@@ -70,21 +70,21 @@ def run_status(main: Object | None, run_pods: Iterable[Object], warnings: Iterab
     run_pods = list(run_pods)
     live = [pod for pod in run_pods if not pods.deleted(pod) or pods.finished(pod)]
     phases = [pods.phase(pod) for pod in live]
-    wanted = job_kinds.wanted(main)
+    desired = job_kinds.desired(main)
     running, succeeded, failed = (phases.count(phase) for phase in ("Running", "Succeeded", "Failed"))
-    counts = {"wanted": wanted, "running": running, "succeeded": succeeded, "failed": failed}
+    counts = {"desired": desired, "running": running, "succeeded": succeeded, "failed": failed}
     is_last = job_kinds.kind_of(main).name in ("Job", job_kinds.POD_TEMPLATE)  # then no pod writes any more
     if job_kinds.succeeded(main, live) and (is_last or not running):
         counted = (main.get("status") or {}).get("succeeded") or 0
         return RunStatus(SUCCEEDED, **counts | {"succeeded": max(succeeded, counted)})
     if (message := job_kinds.failure(main, live)) is not None:
-        explanation = message if job_kinds.kind_of(main).explains else ""
+        explanation = message if job_kinds.kind_of(main).explains_failure else ""
         reasons = [_cause(main, run_pods, warnings, FAILED), explanation]
         return RunStatus(FAILED, "; ".join(filter(None, reasons)) or message, **counts)
     if "Suspended" in pods.conditions(main):
         return RunStatus(PENDING, "it is suspended", **counts)
     fewest = job_kinds.limits(main)[1]
-    if running + succeeded + (failed if fewest == wanted else 0) >= fewest:
+    if running + succeeded + (failed if fewest == desired else 0) >= fewest:
         reasons = [pods.why(pod) for pod in live if pods.phase(pod) == "Pending"]
         reason = _unreachable(live) or _cause(main, live, warnings, RUNNING)
         return RunStatus(RUNNING, reason or "; ".join(filter(None, dict.fromkeys(reasons))), **counts)
@@ -106,8 +106,8 @@ def _pending_reason(
     reasons = [_cause(main, live, warnings, PENDING)]
     if not any(reasons):
         reasons = [reason for reason in dict.fromkeys(map(pods.why, pending)) if reason]
-    running, wanted = counts["running"], counts["wanted"]
-    progress_so_far = f"{running} of {wanted} pods run" if running else ""
+    running, desired = counts["running"], counts["desired"]
+    progress_so_far = f"{running} of {desired} pods run" if running else ""
     if not any(reasons):
         waiting = {pods.status_word(pod) for pod in live} - {"Pending", "Running"}
         return progress_so_far or ", ".join(sorted(waiting)) or "its pods are being created"
@@ -137,7 +137,7 @@ class RunObjects:
         self.kube: Kube = kube
         self.name: str = name
         self._kind = kind
-        self._foreign = ""  # the selector of a main object of another client, without the kit's labels
+        self._foreign_selector = ""  # the selector of a main object of another client, without the kit's labels
         self._numbers: dict[str, int] | None = None  # by uid: of pods whose Job gives them no index
         self._seen: dict[str, Object] = {}  # by uid: as they ended, or else as they were last
 
@@ -155,18 +155,18 @@ class RunObjects:
         """The kind of the main object: ``Job``, ``PyTorchJob`` …"""
         if not self._kind:
             main = find_main(self.kube, self.name)
-            if main is None:  # not there yet, or gone: asked again the next time
+            if main is None:  # not created yet, or deleted: the next call reads it again
                 return "Job"
             self._kind = main["kind"]
-            self._foreign = job_kinds.foreign_selector(main)
-            self._numbers = {} if self._foreign and job_kinds.wanted(main) > 1 else None
+            self._foreign_selector = job_kinds.foreign_selector(main)
+            self._numbers = {} if self._foreign_selector and job_kinds.desired(main) > 1 else None
         return self._kind
 
     @property
     def selector(self) -> str:
         """The label selector of the pods that train."""
         kind = self.kind
-        return self._foreign or job_kinds.selector(kind, self.name)
+        return self._foreign_selector or job_kinds.selector(kind, self.name)
 
     def main(self) -> Object:
         """Get the main object; raise RunNotFound if there is none."""
@@ -228,15 +228,15 @@ class RunObjects:
         if uid not in self._seen or not pods.finished(self._seen[uid]):
             self._seen[uid] = pod
 
-    def newest(self, there: Collection[Object], *, started: bool = False) -> list[Object]:
+    def newest(self, existing: Collection[Object], *, started: bool = False) -> list[Object]:
         """Find the newest pod of each rank: of those that exist, or a deleted one as it was last seen.
 
         Args:
-            there: The pods that exist.
+            existing: The pods that exist.
             started: Prefer one that has started: an operator replaces a failed pod before it gives up, and
                 how the rank ended is in the pod that failed.
         """
-        for pod in there:
+        for pod in existing:
             self.observe(pod)
 
         def age(pod: Object) -> tuple[bool, str]:
@@ -268,7 +268,7 @@ class RunObjects:
             BadInput: Another client has created it.
         """
         kind = job_kinds.KINDS[self.kind]  # read before the main object is deleted
-        if self._foreign:
+        if self._foreign_selector:
             what = "the kit has not launched it, and deletes only what has its labels"
             raise BadInput(what, about=self.about, fix=f"kubectl delete {kind.name.lower()} {self.name}")
         pods_of_run = f"{kind.pods}={self.name}"
@@ -276,7 +276,7 @@ class RunObjects:
         uids = {item["metadata"]["uid"] for item in objects}
         uids |= {owner for item in objects if item["kind"] == "Pod" for owner in _owners(item)}
 
-        def ours(item: Object) -> bool:
+        def belongs_to_launch(item: Object) -> bool:
             return only is None or not uids.isdisjoint({item["metadata"]["uid"], *_owners(item)})
 
         for item in sorted(objects, key=lambda item: item["kind"] in ("Pod", "Event")):
@@ -284,29 +284,29 @@ class RunObjects:
                 self.kube.delete(item["kind"], item["metadata"]["name"], uid=item["metadata"]["uid"])
         # Plain pods have no owner; and the garbage collector learns late of the owners of newly defined
         # kinds. Where another object owns the pods, their end tells that it is gone as well.
-        selectors = {self.label, pods_of_run} if kind.creator == ("", "") else {self.label}
+        selectors = {self.label, pods_of_run} if kind.pod_creator == ("", "") else {self.label}
         for pod in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
-            if ours(pod):
+            if belongs_to_launch(pod):
                 self.kube.delete("Pod", pod["metadata"]["name"], uid=pod["metadata"]["uid"])
         specs = [WatchSpec("Pod", labels=pods_of_run)]
-        if kind.creator[0] == "Job":  # until it is gone, a new object of the name would take it for its own
-            specs.append(WatchSpec("Job", fields=f"metadata.name={self.name}{kind.creator[1]}"))
+        if kind.pod_creator[0] == "Job":  # until it is gone, a new object of the name would take it for its own
+            specs.append(WatchSpec("Job", fields=f"metadata.name={self.name}{kind.pod_creator[1]}"))
         listed = [self.kube.get_all(spec.kind, labels=spec.labels, fields=spec.fields) for spec in specs]
-        if any(ours(item) for items in listed for item in items):
+        if any(belongs_to_launch(item) for items in listed for item in items):
             with progress(f"run {self.name}") as line:
                 wait(
                     watch_objects(self.kube, *specs),
-                    until=lambda seen: not any(ours(pod) for part in seen.values() for pod in part.values()),
+                    until=lambda seen: not any(belongs_to_launch(pod) for part in seen.values() for pod in part.values()),
                     what="the pods to end",
                     about=self.about,
                     resume="`run.delete()` again",
-                    describe=lambda seen: _deleting(list(filter(ours, seen["Pod"].values()))),
+                    describe=lambda seen: _deleting(list(filter(belongs_to_launch, seen["Pod"].values()))),
                     report=line.update,
                 )
                 line.done("deleted")
         # Last: an operator that has not seen the deletion yet recreates them for pods that it misses.
         for service in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
-            if ours(service):
+            if belongs_to_launch(service):
                 self.kube.delete("Service", service["metadata"]["name"], uid=service["metadata"]["uid"])
 
 
@@ -358,7 +358,7 @@ def runs_table(kube: Kube) -> Table:
         name = labels[names.RUN]
         status = run_status(main, by_run.get(name, []), events)
         owner, since = labels.get(names.OWNER), age(meta["creationTimestamp"])
-        rows.append((name, status.phase, status.wanted, owner, since, status.reason))
+        rows.append((name, status.phase, status.desired, owner, since, status.reason))
     width = 6 if any(row[-1] for row in rows) else 5  # without "why" where all is well
     columns = ("run", "status", "pods", "owner", "age", "why")
     return Table(columns[:width], [row[:width] for row in rows], empty="no runs")

@@ -53,7 +53,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
 class PodHost(Protocol):
-    """The part of `kitlib.Cluster` that a volume uses."""
+    """The part of `kitlib.Cluster` that a volume uses: the layer of clusters is above that of storage."""
 
     @property
     def name(self) -> str: ...

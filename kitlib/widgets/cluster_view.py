@@ -80,7 +80,7 @@ class ClusterWatch(ObjectWatch):
         if allowed(lambda: self.kube.get_all("Node")) is not None:
             return [WatchSpec("Node"), WatchSpec("Pod")]
         namespace = self.kube.namespace
-        self.trouble: str = f'only the pods of namespace "{namespace}": this user may not list nodes'
+        self.error: str = f'only the pods of namespace "{namespace}": this user may not list nodes'
         return [WatchSpec("Pod")]
 
     def _sample(self, nodes: list[Object], cluster_pods: list[Object]) -> None:
@@ -182,7 +182,7 @@ class ClusterWatch(ObjectWatch):
             "about": f'cluster "{self.title}"',
             "phase": "Ended" if finished else "Live",
             "figures": figures,
-            "notes": [self.trouble] * bool(self.trouble),
+            "notes": [self.error] * bool(self.error),
             "nodes": self.history.nodes,
             "began": self.history.times[0] if self.history.times else 0,
             "source": self.source,
@@ -195,16 +195,16 @@ class ClusterWatch(ObjectWatch):
 
     def table(self) -> Table:
         with self.lock:
-            return Table(NODES, self.nodes, empty=self.trouble or "no nodes yet")
+            return Table(NODES, self.nodes, empty=self.error or "no nodes yet")
 
     def state(self) -> object:
         with self.lock:
-            return self.history.count, repr(self.nodes), self.trouble
+            return self.history.count, repr(self.nodes), self.error
 
     def __repr__(self) -> str:
         with self.lock:
             figures = ", ".join(f"{name}: {value}" for name, value in self.facts()["figures"])
-        return f"Cluster {self.title}: {figures}" + (f"; {self.trouble}" if self.trouble else "")
+        return f"Cluster {self.title}: {figures}" + (f"; {self.error}" if self.error else "")
 
     def _node_rows(self, nodes: Iterable[Object], cluster_pods: list[Object]) -> list[list[object]]:
         newest = self.history.samples[-1] if self.history.samples else {}

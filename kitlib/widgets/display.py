@@ -25,7 +25,7 @@ def has_frontend() -> bool:
 
 
 class Displayed(Protocol):
-    """The interface of `kitlib.widgets.watch.Watch` that its display uses."""
+    """The interface of `kitlib.widgets.watch.Watch` that its display uses: that module imports this one."""
 
     @property
     def is_live(self) -> bool: ...

@@ -57,13 +57,13 @@ class GpuReader:
         paths = {}
         for labels in EXPORTERS:
             try:
-                exporters = self._kube.within("").get_all("Pod", labels=labels)
+                exporters = self._kube.in_namespace("").get_all("Pod", labels=labels)
             except KitError:
                 continue
             for pod in exporters:
                 node, meta = pod["spec"].get("nodeName"), pod["metadata"]
                 if node in nodes and pods.phase(pod) == "Running":
-                    path = self._kube.within(meta["namespace"]).path("Pod", meta["name"])
+                    path = self._kube.in_namespace(meta["namespace"]).path("Pod", meta["name"])
                     paths[node] = f"{path}:{PORT}/proxy/metrics"
         return paths
 

@@ -81,4 +81,4 @@ class PlacementWatch(ObjectWatch):
             pod_count = len({interval.uid for interval in self.placement.intervals})
         running, waiting = current.count(RUNNING), current.count(WAITING)
         message = f"Placement in cluster {self.title}: {pod_count} pods seen, {running} run, {waiting} wait"
-        return message + (f"; {self.trouble}" if self.trouble else "")
+        return message + (f"; {self.error}" if self.error else "")

@@ -75,14 +75,14 @@ def _readable(text: str, rank: int | str) -> str:
 
 
 class WatchedStatus(Protocol):
-    """The part of a run's status that its view reads."""
+    """The part of a run's status that its view reads: the layer of runs is above that of widgets."""
 
     @property
     def finished(self) -> bool: ...
 
 
 class WatchedRun(Protocol):
-    """The interface of `kitlib.Run` that its view uses."""
+    """The interface of `kitlib.Run` that its view uses: the layer of runs is above that of widgets."""
 
     @property
     def name(self) -> str: ...
@@ -120,7 +120,7 @@ class RunWatch(Watch):
         self.events: list[list[object]] = []
         self.logs: PodLogFollowers = PodLogFollowers(run.kube)
         self._run_finished = False
-        self._asked_events = self._sent_lines = 0.0
+        self._events_refreshed = self._sent_lines = 0.0
 
     # Follow
 
@@ -139,7 +139,7 @@ class RunWatch(Watch):
                     key = self._key(pod)
                     if pods.started(pod):
                         self.logs.follow(pod, key)
-                self._ask_events(now=status.finished)
+                self._refresh_events(now=status.finished)
                 if status.phase == "Succeeded" and not all(map(pods.finished, snapshot["Pod"].values())):
                     # The run's end may be reported before that of its pods, which are watched separately.
                     self.pods = rows_in(PODS, self.run.pods()) or self.pods
@@ -147,9 +147,9 @@ class RunWatch(Watch):
                     self._run_finished = status.finished
                     break
         except KitError as error:
-            self.trouble: str = error.what
+            self.error: str = error.what
         self._end_logs()
-        self.over = self._run_finished or bool(self.trouble)
+        self.over = self._run_finished or bool(self.error)
         self.ended = time.time()
         self.stopping.set()
 
@@ -176,9 +176,9 @@ class RunWatch(Watch):
     def _key(self, pod: Object) -> object:
         return pods.replica_id(pod)
 
-    def _ask_events(self, *, now: bool) -> None:
-        if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
-            self._asked_events = time.monotonic()
+    def _refresh_events(self, *, now: bool) -> None:
+        if now or time.monotonic() - self._events_refreshed > EVENTS_SECONDS:
+            self._events_refreshed = time.monotonic()
             try:
                 newest = [list(event.values()) for event in self.run.events()][-MAX_EVENTS:]
             except KitError:  # the watch of pods reports it
@@ -264,7 +264,7 @@ class RunWatch(Watch):
             figures.append(["world size", str(training.world_size)])
         if training.accuracy is not None:
             figures.append(["accuracy", f"{training.accuracy:.2%}"])
-        notes = ["synthetic data"] * training.synthetic + [self.trouble] * bool(self.trouble)
+        notes = ["synthetic data"] * training.synthetic + [self.error] * bool(self.error)
         return {
             "title": self.title,
             "about": f'run "{self.title}" in cluster "{self.run.kube.cluster}"',
@@ -317,7 +317,7 @@ class RunWatch(Watch):
 
     def state(self) -> object:
         with self.lock:
-            return self.phase, self.log_tail.total, repr(self.pods), self.trouble
+            return self.phase, self.log_tail.total, repr(self.pods), self.error
 
     def __repr__(self) -> str:
         with self.lock:

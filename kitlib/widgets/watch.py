@@ -44,7 +44,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.trouble: str = ""
+        self.error: str = ""
         self.lock = threading.RLock()  # of the state: one thread draws it, another displays it
         self.stopping: threading.Event = threading.Event()
         self._ended = threading.Event()
@@ -241,7 +241,7 @@ class ObjectWatch(Watch):
                 if last:
                     break
         except KitError as error:
-            self.trouble, self.over = error.what, True
+            self.error, self.over = error.what, True
         finally:
             self.ended = time.time()
             self.stopping.set()

@@ -23,7 +23,7 @@ def provoke(kube, row, images):
     row = json.loads(text)
     meta = {"name": name, "labels": row.get("namespace", {})}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-    own_kube = kube.within(name)
+    own_kube = kube.in_namespace(name)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
     binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
     own_kube.apply(binding | {"metadata": {"name": "learner"}, "roleRef": role, "subjects": [LEARNER]})
@@ -81,7 +81,7 @@ def job(name, row):
 
 def first_cause(kube, row):
     """Ask why until the first cause is of the row's kind, and return it."""
-    run = kit.Run(kube.within(f"w-{row['name']}"), f"w-{row['name']}")
+    run = kit.Run(kube.in_namespace(f"w-{row['name']}"), f"w-{row['name']}")
     shown = {}
 
     def look():

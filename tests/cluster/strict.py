@@ -37,7 +37,7 @@ class StrictNamespace:
         labels |= {f"rule-{row}": "holds" for row in rows if "expression" in ROWS[row]}
         meta = {"name": self.name, "labels": labels}
         cluster.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-        self.kube = cluster.kube.within(self.name)
+        self.kube = cluster.kube.in_namespace(self.name)
         for row in rows:
             for item in ROWS[row].get("objects", []) + (rule(row) if "expression" in ROWS[row] else []):
                 self.kube.apply(item)

@@ -51,7 +51,7 @@ print("reached")
 
 def test_pods_of_an_attendee_are_reached_from_their_own_room_alone(local_cluster, name):
     attendee = kit.workshop.add(name, cluster=local_cluster)
-    room = local_cluster.kube.within(attendee.namespace)
+    room = local_cluster.kube.in_namespace(attendee.namespace)
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     server = {"image": "python", "command": ["python", "-m", "http.server"], "readinessProbe": probe}
     room.create(pod(name="server", main=server))

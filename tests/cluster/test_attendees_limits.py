@@ -153,7 +153,7 @@ def test_no_pod_that_reaches_its_node(theirs, spec):
 
 def test_no_more_objects_than_are_counted(theirs, local_cluster):
     """The database of all is one."""
-    kube = local_cluster.kube.within(theirs.namespace)
+    kube = local_cluster.kube.in_namespace(theirs.namespace)
     quota = kube.get("ResourceQuota", "attendee")["spec"]["hard"]
     assert quota["count/pods"] == "30"
     names = [
@@ -177,7 +177,7 @@ def may(attendee, verb, resource, group="", subresource=""):
 
 def test_every_kind_that_an_attendee_may_create_is_counted(attendee, local_cluster):
     """Except for Events, which Kubernetes counts in no quota, and deletes after an hour."""
-    counted = local_cluster.kube.within(attendee.namespace).get("ResourceQuota", "attendee")["spec"]["hard"]
+    counted = local_cluster.kube.in_namespace(attendee.namespace).get("ResourceQuota", "attendee")["spec"]["hard"]
     listed = local_cluster.kubectl("api-resources --namespaced --verbs=create -o name").split()
     missing = []
     for name in listed:

@@ -61,18 +61,18 @@ def test_the_cause_is_named_to_somebody_with_the_rights_of_one_namespace(cluster
 
 def test_status_pods_and_the_list_of_runs_say_what_events_say(cluster):
     def shown(row):
-        return kit.Run(cluster.kube.within(f"w-{row}"), f"w-{row}")
+        return kit.Run(cluster.kube.in_namespace(f"w-{row}"), f"w-{row}")
 
     missing = 'Secret "token" does not exist'
     until(lambda: missing in str(shown("secret-volume").status))
     assert missing in str(shown("secret-volume").pods())
     until(lambda: "ResourceQuota room" in str(shown("quota-pods").status))
-    table = runs_table(cluster.kube.within("w-secret-volume"))
+    table = runs_table(cluster.kube.in_namespace("w-secret-volume"))
     assert missing in str(table)
 
 
 def test_a_run_that_waits_names_the_cause_in_the_error_of_a_wait(cluster):
-    run = kit.Run(cluster.kube.within("w-init-hangs"), "w-init-hangs")
+    run = kit.Run(cluster.kube.in_namespace("w-init-hangs"), "w-init-hangs")
     with pytest.raises(WaitTimeout, match="waits for its init container setup"):
         run.wait(timeout=15)
 

@@ -25,7 +25,7 @@ def unnamed(kube, rows):
     shown = {}
     while left and time.monotonic() < end:
         for name, row in list(left.items()):
-            shown[name] = kit.Run(kube.within(f"w-{name}"), f"w-{name}").why()
+            shown[name] = kit.Run(kube.in_namespace(f"w-{name}"), f"w-{name}").why()
             if shown[name].first and shown[name].first.kind == row["kind"]:
                 check(shown[name].first, row)
                 del left[name]

@@ -102,7 +102,7 @@ def test_a_broken_cluster_is_explained_and_recreated_watched_and_deleted_at_the_
         assert watch.picture()._repr_png_()
         run.delete()
     watch.join(PATIENCE)
-    assert watch.finished and watch.trouble
+    assert watch.finished and watch.error
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch-")]
     with pytest.raises(kit.ClusterNotFound, match="no such cluster"):
         kit.connect(spare)

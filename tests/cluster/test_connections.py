@@ -128,7 +128,7 @@ def test_notebooks_in_threads_of_one_process_keep_to_their_own(namespaces, kubec
 def test_clean_up_by_the_default_name_deletes_ones_own_objects_alone(namespaces, kubeconfig, local_cluster):
     path = kubeconfig()
     ExistingCluster("trainyard", kubeconfig=path, namespace="ada").remembered()
-    local_cluster.kube.within("bob").create(
+    local_cluster.kube.in_namespace("bob").create(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",

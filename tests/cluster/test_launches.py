@@ -111,7 +111,7 @@ def test_a_quota_that_an_earlier_run_fills_has_room_for_the_one_that_replaces_it
     path = write_trainer("import time; time.sleep(600)")
     local_cluster.kubectl("create namespace narrow")
     local_cluster.kubectl("create quota narrow -n narrow --hard=pods=3,requests.cpu=2,count/podtemplates=1")
-    kube = local_cluster.kube.within("narrow")
+    kube = local_cluster.kube.in_namespace("narrow")
     cluster = kit.clusters.LocalCluster(local_cluster.name)
     cluster.kube = kube
     try:

@@ -142,7 +142,7 @@ def provoked(cluster):
     def start(name, **row):
         provoke(cluster.kube, {"name": name, **row}, {})
         names.append(f"w-{name}")
-        return cluster.kube.within(f"w-{name}")
+        return cluster.kube.in_namespace(f"w-{name}")
 
     yield start
     for name in names:
@@ -194,7 +194,7 @@ def test_a_run_whose_node_was_tainted_or_drained_says_so(cluster, provoked):
 
 def test_a_pod_on_a_node_that_does_not_exist_is_lost(cluster, provoked):
     provoked("nowhere", pod={"nodeName": "node-77"})
-    run_of = kit.Run(cluster.kube.within("w-nowhere"), "w-nowhere")
+    run_of = kit.Run(cluster.kube.in_namespace("w-nowhere"), "w-nowhere")
     assert until(lambda: run_of.why()).first.kind in ("NodeGone", "NodeMissing")
 
 
@@ -202,7 +202,7 @@ def test_a_pressure_that_a_node_reports_is_named(cluster, provoked):
     cluster.kubectl("cordon node-0 node-1 node-2")
     try:
         provoked("short")
-        run_of = kit.Run(cluster.kube.within("w-short"), "w-short")
+        run_of = kit.Run(cluster.kube.in_namespace("w-short"), "w-short")
         condition = {"type": "EventLoopStalled", "status": "True", "reason": "Test", "message": "for 9 s"}
         node = cluster.kube.get("Node", "node-1")
         conditions = [*node["status"]["conditions"], condition]

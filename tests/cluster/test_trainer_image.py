@@ -19,7 +19,7 @@ def built(local_cluster):
     """The image, built for the cluster; what remembers it is deleted after the test."""
     yield kit.build_image(cluster=SimpleNamespace(registry=ImageStore(), kube=local_cluster.kube))
     for kind in ("ConfigMap", "RoleBinding", "Role"):
-        local_cluster.kube.within(WHERE).delete(kind, "trainyard-trainer-image")
+        local_cluster.kube.in_namespace(WHERE).delete(kind, "trainyard-trainer-image")
 
 
 @pytest.mark.slow
@@ -34,8 +34,8 @@ def test_an_attendee_reads_the_image_and_their_pods_have_it(local_cluster, built
         (pod,) = theirs.kube.get_all("Pod")
         assert [container["image"] for container in pod["spec"]["containers"]] == [built.reference]
         with pytest.raises(Rejected, match="forbidden"):
-            theirs.kube.within(WHERE).get_all("ConfigMap")
+            theirs.kube.in_namespace(WHERE).get_all("ConfigMap")
         with pytest.raises(Rejected, match="forbidden"):
-            theirs.kube.within(WHERE).delete("ConfigMap", "trainyard-trainer-image")
+            theirs.kube.in_namespace(WHERE).delete("ConfigMap", "trainyard-trainer-image")
     finally:
         kit.workshop.remove(name, cluster=local_cluster)

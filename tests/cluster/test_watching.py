@@ -157,5 +157,5 @@ def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(request, tra
         mine = [line.text for writer, line in log_lines if writer == rank]
         expected = [f"line {number}" for number in range(6000)]
         missing = [number for number in range(6000) if f"line {number}" not in set(mine)]
-        assert (len(mine), missing[:1], missing[-1:]) == (6000, [], []), watch.trouble
+        assert (len(mine), missing[:1], missing[-1:]) == (6000, [], []), watch.error
         assert mine == expected

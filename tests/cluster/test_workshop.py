@@ -98,7 +98,7 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
     container = {"name": "main", "image": "busybox", "command": ["true"]}
     stuck = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stuck"}}
     spec = {"containers": [container], "nodeSelector": {"no": "such-node"}}
-    local_cluster.kube.within(ada.namespace).create(stuck | {"spec": spec})
+    local_cluster.kube.in_namespace(ada.namespace).create(stuck | {"spec": spec})
     notebook = new_notebook(cells=[new_code_cell(source) for source in NOTEBOOK])
     path = tmp_path / "05_indexed_job.ipynb"
     nbformat.write(notebook, path)
@@ -126,7 +126,7 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
 def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(workshop, local_cluster):
     attendee = kit.workshop.add("no-laptop", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
     local_cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")
-    token = token_of(local_cluster.kube.within(attendee.namespace))
+    token = token_of(local_cluster.kube.in_namespace(attendee.namespace))
     with forwarded(local_cluster, attendee) as here:
         url = f"http://{here}/api/contents/notebooks"
         until(
@@ -151,7 +151,7 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
 def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, local_cluster):
     """They may delete what is in their namespace, and create other objects of these names."""
     attendee = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
-    kube = local_cluster.kube.within(attendee.namespace)
+    kube = local_cluster.kube.in_namespace(attendee.namespace)
     template = {"metadata": {"labels": {"app": "own"}}, "spec": {"containers": [CONTAINER]}}
     rest = {
         ("Secret", "jupyter"): {"immutable": True, "type": "own"},
@@ -181,7 +181,7 @@ def test_an_ingress_leads_to_a_host_of_each_and_past_the_rooms_policy(local_clus
     host = "workshop.example.org"
     jupyter = kit.workshop.Jupyter(host=host)
     attendee = kit.workshop.add("by-name", cluster=local_cluster, jupyter=jupyter)
-    theirs = local_cluster.kube.within(attendee.namespace)
+    theirs = local_cluster.kube.in_namespace(attendee.namespace)
     spec = json.loads(local_cluster.kubectl(f"get ingress jupyter -n {attendee.namespace} -o json"))["spec"]
     (rule,) = spec["rules"]
     (path,) = rule["http"]["paths"]

@@ -42,7 +42,7 @@ class Watcher(threading.Thread):
 
     def __init__(self, cluster):
         super().__init__(name="watcher", daemon=True)
-        self.kube = cluster.kube.within("")
+        self.kube = cluster.kube.in_namespace("")
         processes = kit.connect(cluster.name).status["processes"].values()
         self.roots = [os.getpid(), *(process["pid"] for process in processes)]
         self.ended = threading.Event()

@@ -37,7 +37,7 @@ def main() -> int:
     count = len(rows)
     while rows and time.monotonic() < end:
         for name, row in list(rows.items()):
-            shown[name] = kit.Run(kube.within(f"w-{name}"), f"w-{name}").why()
+            shown[name] = kit.Run(kube.in_namespace(f"w-{name}"), f"w-{name}").why()
             first = shown[name].first
             if first and first.kind == row["kind"] and row["says"] in first.line:
                 del rows[name]

@@ -288,13 +288,13 @@ def kube(cluster, namespaces):
 
 @pytest.fixture(scope="module")
 def neighbour(kube):
-    with Neighbour(kube.within("bob")) as running:
+    with Neighbour(kube.in_namespace("bob")) as running:
         yield running
 
 
 def attack(cluster, kube, neighbour, names, *, starts):
     """Run attacks at once; return what the neighbour saw meanwhile."""
-    attacker, kubelet = kube.within("mallory"), cluster.process("localkube.kubelet")
+    attacker, kubelet = kube.in_namespace("mallory"), cluster.process("localkube.kubelet")
     before = kubelet.memory_info().rss
     try:
         with neighbour.watching(starts=starts) as record:
@@ -340,7 +340,7 @@ def test_what_one_namespace_has_the_kubelet_compute_and_request_ends_nothing_of_
 
 @pytest.fixture(scope="module")
 def target(cluster, kube):
-    kube.within("mallory").create(
+    kube.in_namespace("mallory").create(
         attacks.pod("target", attacks.shell("while :; do echo hello; sleep 0.001; done"))
     )
     cluster.kubectl("-n", "mallory", "wait", "pod/target", "--for=condition=Ready", "--timeout=120s")
@@ -348,7 +348,7 @@ def target(cluster, kube):
     tls = ssl.create_default_context(cafile=server.ssl_ca_cert)
     tls.load_cert_chain(server.cert_file, server.key_file)
     yield f"{server.host}/api/v1/namespaces/mallory/pods/target", tls
-    kube.within("mallory").delete("Pod", "target", grace=0)
+    kube.in_namespace("mallory").delete("Pod", "target", grace=0)
 
 
 @pytest.mark.parametrize(

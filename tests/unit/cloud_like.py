@@ -31,7 +31,7 @@ class Api:
     def __init__(self):
         self.objects, self.namespace = {}, "default"
 
-    def within(self, namespace):
+    def in_namespace(self, namespace):
         return SimpleNamespace(find=lambda kind, name: self.find(kind, namespace, name))
 
     def find(self, kind, namespace, name):

@@ -248,7 +248,7 @@ class Kube:
     def __init__(self, *, forbidden=False, namespace=""):
         self.forbidden, self.namespace, self.asked = forbidden, namespace, []
 
-    def within(self, namespace):
+    def in_namespace(self, namespace):
         inside = Kube(forbidden=self.forbidden, namespace=namespace)
         inside.asked = self.asked
         return inside

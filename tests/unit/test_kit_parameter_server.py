@@ -151,7 +151,7 @@ def ended(code, at):
 
 def test_a_run_goes_on_while_one_worker_does():
     master = job(workers=4, servers=2).objects[-1]
-    assert job_kinds.wanted(master) == 7
+    assert job_kinds.desired(master) == 7
     pods = [pod("master", 0), pod("ps", 0), pod("ps", 1), pod("worker", 0)]
     waiting = [pod("worker", number, "Pending") for number in (4, 5, 6)]
     assert str(run_status(master, pods + waiting)).startswith("Running: 4 of 7 pods")

@@ -48,7 +48,7 @@ class FakeCluster(FakeKube):
     def __init__(self, *namespaces):
         self._namespaces = namespaces
 
-    def within(self, namespace):
+    def in_namespace(self, namespace):
         return self
 
     def get_all(self, kind):

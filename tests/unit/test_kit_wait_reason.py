@@ -7,7 +7,7 @@ from kitlib.errors import ClusterUnreachable
 from kitlib.runs.status import RunStatus
 from kitlib.runs.waiting import WaitReason
 
-PENDING = RunStatus("Pending", "ContainerCreating", wanted=1)
+PENDING = RunStatus("Pending", "ContainerCreating", desired=1)
 CAUSE = Cause(kind="MissingSecret", who="rank 0", what="cannot start", fix="create it")
 
 

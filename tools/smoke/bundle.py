@@ -50,7 +50,7 @@ class Bundle:
         for kind in KINDS_OF_THE_CLUSTER:
             self._write(root / "cluster" / f"{kind}.yaml", partial(_yaml, cluster.kube, kind))
         for namespace in _namespaces(cluster.kube):
-            kube, folder = cluster.kube.within(namespace), root / namespace
+            kube, folder = cluster.kube.in_namespace(namespace), root / namespace
             for kind in KINDS:
                 self._write(folder / f"{kind}.yaml", partial(_yaml, kube, kind))
             with contextlib.suppress(KitError):

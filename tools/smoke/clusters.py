@@ -320,7 +320,7 @@ def _operators(kube: Kube) -> set[str]:
     for name, parts in OPERATORS.items():
         for kind, namespace, workload in (part.workload for part in parts):
             with contextlib.suppress(Rejected):
-                item = kube.within(namespace).find(kind, workload)
+                item = kube.in_namespace(namespace).find(kind, workload)
                 if item and OPERATOR in (item["metadata"].get("labels") or {}):
                     names.add(name)
     return names

@@ -147,7 +147,7 @@ def follow(
         output: ``json`` for only the JSON lines.
         printer: Creates another printer for the run's name.
     """
-    where = f"{run.name} -c {run.kube.cluster}"
+    run_arguments = f"{run.name} -c {run.kube.cluster}"
     try:
         make = printer or partial(BarPrinter, only=rank)
         if printer is None and (output == "json" or not can_rewrite()):
@@ -160,13 +160,13 @@ def follow(
         if rank is None:
             run.wait()
             if output != "json" and printer is None:
-                next_step(f"trainyard run logs {where}, trainyard run delete {where}")
+                next_step(f"trainyard run logs {run_arguments}, trainyard run delete {run_arguments}")
             return
         pod = run.log_cache.newest_pods(rank).get(rank)
         if pod is not None and pods.phase(pod) == "Failed":
             raise run.failure(run.status, rank=rank)
     except Interrupted as error:
-        fix = f"trainyard run logs {where} --follow shows it again, trainyard run delete {where} ends it"
+        fix = f"trainyard run logs {run_arguments} --follow shows it again, trainyard run delete {run_arguments} ends it"
         raise Interrupted(error.what, about=error.about, fix=fix) from error
 
 

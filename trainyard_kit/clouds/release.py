@@ -25,12 +25,12 @@ def release(kube: Kube, *, about: str) -> None:
     """
     with progress(about) as line:
         try:
-            all_namespaces, uses_claim = kube.within(""), lambda pod: any(claims_of(pod))
+            all_namespaces, uses_claim = kube.in_namespace(""), lambda pod: any(claims_of(pod))
             for kind, selects in ((SERVICE, _has_load_balancer), (CLAIM, bool), (POD, uses_claim)):
                 for item in all_namespaces.get_all(kind):
                     if selects(item):
                         meta = item["metadata"]
-                        kube.within(meta["namespace"]).delete(kind, meta["name"])
+                        kube.in_namespace(meta["namespace"]).delete(kind, meta["name"])
             wait(
                 watch_objects(all_namespaces, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
                 until=lambda snapshot: not any(_count(snapshot)),

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from kitlib.clusters.local import LocalCluster
 from kitlib.display.signatures import checked
 from kitlib.display.tables import parse_time
 from kitlib.k8s import job_kinds, pods
@@ -80,7 +81,7 @@ def dashboard(run: Run) -> "Dashboard":
         run,
         states=run.objects.watch,
         replicas=lambda: job_kinds.limits(run.objects.main()),
-        cluster=run.cluster if getattr(run.cluster, "provider", "") == "local" else None,
+        cluster=run.cluster if isinstance(run.cluster, LocalCluster) else None,
     ).start()
 
 

@@ -76,9 +76,9 @@ class Dashboard(RunWatch):
             self.ended = parse_time(line.time).timestamp()
         self._lines += len(lines)
 
-    def _ask_events(self, *, now: bool) -> None:
-        if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
-            self._asked_events = time.monotonic()
+    def _refresh_events(self, *, now: bool) -> None:
+        if now or time.monotonic() - self._events_refreshed > EVENTS_SECONDS:
+            self._events_refreshed = time.monotonic()
             try:
                 events = namespace_events(self.run.kube)
             except KitError:  # the watch of pods reports it
@@ -122,7 +122,7 @@ class Dashboard(RunWatch):
         figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rendezvous))]]
         figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{loss:.4g}"] for loss in losses[-1:]]
         figures += [["steps lost", str(timeline.steps_lost)], ["repeated", str(timeline.steps_repeated)]]
-        notes = [self.trouble] * bool(self.trouble) + list(timeline.gaps[-1:])
+        notes = [self.error] * bool(self.error) + list(timeline.gaps[-1:])
         return super().facts() | {"figures": figures, "notes": notes}
 
     def summary(self) -> str:
@@ -141,7 +141,7 @@ class Dashboard(RunWatch):
     def state(self) -> object:
         with self.lock:
             events, nodes = len(self.kube_events), tuple(self.history.nodes)
-            return self.phase, self._lines, events, self.trouble, nodes
+            return self.phase, self._lines, events, self.error, nodes
 
 
 def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:

@@ -116,7 +116,7 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     for file in files:
         (item,) = manifests.read(file)
         put(kube, _fill_in(item, namespace, labels=labels, quota=quota))
-    _wait_for_quota(kube.within(namespace), name)
+    _wait_for_quota(kube.in_namespace(namespace), name)
     token, expires = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
     path = kubeconfig(kube.cluster, name)
     # JSON is YAML with quoted strings: without quotes, kubectl would read attendee 08 as a number.
@@ -132,7 +132,7 @@ def put(kube: Kube, item: Object) -> None:
         if error.status != 422:
             raise
         meta = item["metadata"]
-        kube.within(meta.get("namespace", kube.namespace)).delete(item["kind"], meta["name"])
+        kube.in_namespace(meta.get("namespace", kube.namespace)).delete(item["kind"], meta["name"])
         kube.apply(item)
 
 
@@ -159,7 +159,7 @@ def table(kube: Kube) -> Table:
     for namespace in kube.get_all("Namespace", labels=LABEL):
         meta = namespace["metadata"]
         name = meta["labels"][LABEL]
-        quota = kube.within(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
+        quota = kube.in_namespace(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
         path = kubeconfig(kube.cluster, name)
         usage = (_used(quota, resource) for resource in ("pods", "requests.cpu", "requests.memory"))
         file, expires = str(path) if path.exists() else None, meta["labels"].get(names.EXPIRES)
@@ -172,7 +172,7 @@ def delete(kube: Kube, name: str) -> None:
     namespace = namespace_of(name)
     if _check_ours(kube, namespace):
         kube.delete("Namespace", namespace)
-        scoped = kube.within(namespace)
+        scoped = kube.in_namespace(namespace)
         for pod in scoped.get_all("Pod"):  # without their grace period
             scoped.delete("Pod", pod["metadata"]["name"], grace=0)
         _wait_gone(kube, name)

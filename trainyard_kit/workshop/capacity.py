@@ -117,7 +117,7 @@ def _format(kind: str, amount: float) -> str:
 def survey(cluster: Cluster, attendees: int, quota: Quota) -> Capacity | None:
     """Compare the attendees' quotas with the cluster's nodes; None if this user may not list nodes."""
     kube = cluster.kube
-    lists = allowed(lambda: (kube.get_all("Node"), kube.within("").get_all("Pod")))
+    lists = allowed(lambda: (kube.get_all("Node"), kube.in_namespace("").get_all("Pod")))
     if lists is None:
         return None
     nodes, all_pods = lists
@@ -161,7 +161,7 @@ def network(cluster: Cluster) -> tuple[str, str]:
         if cluster.is_plain:
             return ("open", PLAIN)
         return ("isolated", "by the local cluster, if the kernel has nf_tables")
-    daemonsets = allowed(lambda: cluster.kube.within("").get_all("DaemonSet"))
+    daemonsets = allowed(lambda: cluster.kube.in_namespace("").get_all("DaemonSet"))
     if daemonsets is None:
         return "not known", "this kubeconfig may not list DaemonSets"
     if enforcer_name := enforcer(daemonsets):

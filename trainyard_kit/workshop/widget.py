@@ -32,7 +32,7 @@ class WorkshopWatch(ObjectWatch):
     kind = "workshop"
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
-        super().__init__(kube.within(""), minutes=minutes)
+        super().__init__(kube.in_namespace(""), minutes=minutes)
         self.statuses: list[AttendeeStatus] = []
 
     def specs(self) -> list[WatchSpec]:
@@ -62,7 +62,7 @@ class WorkshopWatch(ObjectWatch):
             "about": f'workshop on cluster "{self.title}"',
             "phase": "Ended" if finished else "Live",
             "figures": [[name, str(count)] for name, count in self.count(statuses).items()],
-            "notes": [self.trouble] * bool(self.trouble),
+            "notes": [self.error] * bool(self.error),
             "columns": [column.partition("_")[0] for column in columns],
             "progress": [[status.name, *row] for status, row in zip(statuses, progress, strict=True)],
             "finished": finished,
@@ -93,7 +93,7 @@ class WorkshopWatch(ObjectWatch):
     def __repr__(self) -> str:
         with self.lock:
             figures = ", ".join(f"{name}: {count}" for name, count in self.count(self.statuses).items())
-        return f"Workshop on cluster {self.title}: {figures}" + (f"; {self.trouble}" if self.trouble else "")
+        return f"Workshop on cluster {self.title}: {figures}" + (f"; {self.error}" if self.error else "")
 
 
 def shares(statuses: Sequence[AttendeeStatus]) -> tuple[list[str], list[list[float]]]:

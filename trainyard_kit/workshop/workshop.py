@@ -116,7 +116,7 @@ def create(
 
 def _write_handout(cluster: Cluster, created: Sequence[Attendee], jupyter: Jupyter | None) -> Path:
     instructions = {
-        attendee.name: jupyter.instructions(cluster.kube.within(attendee.namespace), attendee)
+        attendee.name: jupyter.instructions(cluster.kube.in_namespace(attendee.namespace), attendee)
         for attendee in created
         if jupyter
     }
@@ -184,7 +184,7 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
         >>> kit.workshop.status()
     """
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
-    all_namespaces = cluster.kube.within("")
+    all_namespaces = cluster.kube.in_namespace("")
     statuses = attendee_status.statuses(
         all_namespaces.get_all("Namespace", labels=LABEL),
         all_namespaces.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
@@ -271,9 +271,9 @@ def _add_all(
         attendee = attendees.create(cluster.kube, name, quota=quota, hours=hours)
         cluster.grant_pod_access(attendee.namespace)
         if staged is not None:
-            staged.share(cluster.kube.within(attendee.namespace), labels={LABEL: name})
+            staged.share(cluster.kube.in_namespace(attendee.namespace), labels={LABEL: name})
         if jupyter is not None:
-            jupyter.apply(cluster.kube.within(attendee.namespace), attendee)
+            jupyter.apply(cluster.kube.in_namespace(attendee.namespace), attendee)
         return attendee
 
     return _for_each(create_attendee, attendee_names, verb="are ready")

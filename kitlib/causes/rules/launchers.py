@@ -21,7 +21,7 @@ def miscalled(facts: Facts) -> Iterator[Cause]:
     calls = {pods.replica_id(pod): call for pod in facts.pods if (call := _call(pod)) is not None}
     if facts.phase not in ("Running", "Failed") or not calls or facts.main is None:
         return
-    count = max(facts.wanted, len(facts.pods))  # a TrainJob may leave it to its runtime
+    count = max(facts.desired, len(facts.pods))  # a TrainJob may leave it to its runtime
     for rank, call in calls.items():
         nodes = _NODES.fullmatch(call.get("nnodes", ""))
         if nodes and int(nodes[1]) > count:
@@ -54,9 +54,9 @@ def below_minimum(facts: Facts) -> Iterator[Cause]:
     """Find an elastic run that has fewer workers than it needs, and no pending ones."""
     if facts.main is None or facts.phase != "Pending":
         return
-    wanted, least, _ = job_kinds.limits(facts.main)
+    desired, least, _ = job_kinds.limits(facts.main)
     live = [pod for pod in facts.pods if not pods.finished(pod) and not pods.deleted(pod)]
-    if least < wanted and 0 < len(live) < least and len(facts.pods) >= len(live):
+    if least < desired and 0 < len(live) < least and len(facts.pods) >= len(live):
         yield Cause(
             kind="BelowMinimum",
             who=f"{facts.main['kind']} {facts.main['metadata']['name']}",

@@ -41,7 +41,7 @@ def denied(facts: Facts) -> Iterator[Cause]:
         return
     pod = running[0]
     policies = [item for item in facts.of("NetworkPolicy") if selects(item["spec"].get("podSelector"), pod)]
-    reasons = list(blocked(facts.of("NetworkPolicy"), pod, several=facts.wanted > 1))
+    reasons = list(blocked(facts.of("NetworkPolicy"), pod, several=facts.desired > 1))
     if reasons:
         names = ", ".join(item["metadata"]["name"] for item in policies)
         yield Cause(

@@ -45,7 +45,7 @@ def failed_ranks(facts: Facts) -> Iterator[Cause]:
     if own:
         first, ending = own[0], (own[0].error, own[0].signal)
         alike = [end for end in own if any(ending) and (end.error, end.signal) == ending]
-        if 1 < facts.wanted <= len(alike):  # all fail alike: clocks say nothing
+        if 1 < facts.desired <= len(alike):  # all fail alike: clocks say nothing
             first = min(alike, key=lambda end: (isinstance(end.rank, str), end.rank))
         yield _cause(first, facts, [end.name for end in alike if end is not first], first=True)
         for end in own:
