@@ -19,8 +19,7 @@ _LABEL = re.compile(r"[\w./-]{1,317}=[\w.-]{0,63}", re.ASCII)
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent  # of the packages: the checkout, or site-packages
-# The folder of docs/, images/, manifests/, notebooks/, programs/, tools/ and trainers/: a wheel has them in the
-# package.
+# The folder of docs/, images/, manifests/, notebooks/, programs/, tools/ and trainers/: in a wheel data/.
 DATA = next(folder for folder in (PACKAGE / "data", ROOT) if folder.is_dir())
 
 

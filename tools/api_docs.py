@@ -12,6 +12,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
+# Methods of `kitlib.clusters.base.Cluster` that a provider implements, and that notebooks do not call.
+PROVIDER_HOOKS = {
+    *(
+        "announce_end",
+        "built_in",
+        "create",
+        "credentials",
+        "end_notice",
+        "explain",
+        "find",
+        "grant_pod_access",
+    ),
+    *("image_notice", "list", "load_images", "operator_manifests", "pod_additions", "pod_annotations"),
+    *("pod_security", "revoke_pod_access", "share_files", "show_packages", "training_gpus"),
+}
 HEAD = """# The public API
 
 `import kitlib as kit`: what notebooks call. `help(kit.launch)` shows arguments, units, errors and an example.
@@ -47,7 +62,8 @@ def _functions(prefix: str, exported: dict[str, object]) -> Iterator[tuple[str, 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
     if not issubclass(kind, BaseException):
         yield f"{kind.__name__}{_arguments(kind)}", "create one"
-    for name in sorted(name for name in dir(kind) if not name.startswith("_")):
+    hooks = PROVIDER_HOOKS if kind.__name__ == "Cluster" else set()
+    for name in sorted(name for name in dir(kind) if not name.startswith("_") and name not in hooks):
         member = inspect.getattr_static(kind, name)
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if not inspect.isfunction(function) or kind.__mro__[-2] in (BaseException,) and not function.__doc__:

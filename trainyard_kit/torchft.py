@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from kitlib.clusters import Cluster
 from kitlib.display.signatures import checked_class
 from kitlib.jobs.base import JobArguments
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import escape_dollars
 from kitlib.jobs.torch_elastic import TorchElastic
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
@@ -88,7 +88,7 @@ class TorchFT(TorchElastic):
             "TORCHFT_LIGHTHOUSE": f"http://{self.name}-lighthouse.{self.name}:{PORT}",
         }
         env = [{"name": key, "value": value} for key, value in variables.items()]
-        pod = self._pod_template(item["template"], command=[*command[:-1], *literal(self._target)])
+        pod = self._pod_template(item["template"], command=[*command[:-1], *escape_dollars(self._target)])
         search = {"searches": [f"{self.name}.{self.namespace}.svc.cluster.local"]}
         spec = {"subdomain": self.name, "dnsConfig": search, "containers": [{"name": "worker", "env": env}]}
         pod = merge(pod, {"spec": spec})

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from kitlib.causes.facts import QUEUE, WORKLOAD, Facts, in_order
+from kitlib.causes.free_resources import ALL_PODS
 from kitlib.causes.processes import RankState
-from kitlib.causes.room import ALL_PODS
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s import pods

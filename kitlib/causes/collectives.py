@@ -78,7 +78,7 @@ class Collective:
 
 
 class Rank(Protocol):
-    """A rank with its collectives, as far as they are known: `processes`, which has it, imports this module."""
+    """A rank with its known collectives: `processes`, which implements it, imports this module."""
 
     @property
     def rank(self) -> int | str: ...

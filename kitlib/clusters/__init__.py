@@ -14,7 +14,7 @@ from kitlib.clusters.local import LocalCluster, not_found
 from kitlib.clusters.machine import is_installed
 from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
-from kitlib.display.signatures import checked, near_argument
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed, plain
 
@@ -70,7 +70,10 @@ def connect(
     kubeconfig: str | Path | None = None,
     context: str | None = None,
     start: bool = False,
-    **where: str,
+    region: str | None = None,
+    zone: str | None = None,
+    project: str | None = None,
+    profile: str | None = None,
 ) -> Cluster:
     """Connect to an existing cluster.
 
@@ -80,7 +83,10 @@ def connect(
         kubeconfig: Of a cluster that the kit did not create; needed once, the kit keeps its path.
         context: One of the kubeconfig's contexts.
         start: Start a local cluster that has stopped, as after a restart of the machine.
-        where: Its location, as for `find`; only needed on a machine that did not create it.
+        region: Its region at AWS; as what follows, only needed on a machine that did not create it.
+        zone: Its zone at Google Cloud.
+        project: Its project at Google Cloud.
+        profile: The AWS profile to find it with.
 
     Raises:
         ClusterNotFound: There is none of this name; the error lists the existing ones.
@@ -88,7 +94,7 @@ def connect(
     """
     if kubeconfig is not None or context is not None:
         return ExistingCluster(name, kubeconfig=kubeconfig, context=context).remembered()
-    cluster = find(name, provider=provider, **where)
+    cluster = find(name, provider=provider, region=region, zone=zone, project=project, profile=profile)
     if cluster is None:
         raise not_found(name) if provider in (None, "local") else _not_there(name, provider)
     if not isinstance(cluster, LocalCluster):
@@ -124,36 +130,43 @@ def credential_rows(
     return rows
 
 
-def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | None:
+@checked
+def find(
+    name: str,
+    *,
+    provider: str | None = None,
+    region: str | None = None,
+    zone: str | None = None,
+    project: str | None = None,
+    profile: str | None = None,
+) -> Cluster | None:
     """Find a cluster by its name, in whatever state.
 
     Args:
         name: Its name.
         provider: Of the cluster; by default all that this machine has used, local first.
-        where: Its location in the provider's own words, as ``region``.
+        region: Its region at AWS.
+        zone: Its zone at Google Cloud.
+        project: Its project at Google Cloud.
+        profile: The AWS profile to find it with.
 
     Raises:
-        BadInput: There is no such provider, or no such word for a location.
+        BadInput: There is no such provider, or its clusters have no such location.
     """
-    if provider is None and where:
-        raise BadInput(
-            f"only one provider's clusters have a {', '.join(where)}",
-            about=f'cluster "{name}"',
-            fix=near_argument(
-                next(iter(where)),
-                ["name", "provider", "kubeconfig", "context", "start"],
-                value=next(iter(where.values())),
-                otherwise=f"pass `provider={' or '.join(map(repr, _providers()))}`",
-            ),
-        )
+    arguments = {"region": region, "zone": zone, "project": project, "profile": profile}
+    location = {key: value for key, value in arguments.items() if value is not None}
+    if provider is None and location:
+        what = f"only one provider's clusters have a {', '.join(location)}"
+        fix = f"pass `provider={' or '.join(map(repr, _providers()))}`"
+        raise BadInput(what, about=f'cluster "{name}"', fix=fix)
     classes = [provider_class(name) for name in (_used() if provider is None else [provider])]
     for kind in classes:
         known = set(inspect.signature(kind.find).parameters) - {"name"}
-        if unknown := sorted(set(where) - known):
+        if unknown := sorted(set(location) - known):
             what = f"the provider {provider} has no {', '.join(unknown)}"
             fix = f"it is found by: {', '.join(sorted(known)) or 'its name alone'}"
             raise BadInput(what, about=f'cluster "{name}"', fix=fix)
-        if cluster := kind.find(name, **where):
+        if cluster := kind.find(name, **location):
             return cluster
     return None
 

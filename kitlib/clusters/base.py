@@ -191,9 +191,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     def _switch(self, verb: str, node: str) -> None:
         """Stop, shut down, start, isolate or reconnect a node."""
-        what = f"the kit cannot {verb} nodes of a cluster of the provider {self.provider}"
-        fix = 'use a local cluster: `kit.create_cluster("local")`'
-        raise BadInput(what, about=f'node "{node}" of cluster "{self.name}"', fix=fix)
+        raise nodes.unsupported(verb, self.provider, about=f'node "{node}" of cluster "{self.name}"')
 
     # Looking
 
@@ -287,6 +285,10 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             fix = f"the runs are: {known}"
             raise RunNotFound("there is no such run", about=f'run "{name}" in cluster "{self.name}"', fix=fix)
         return Run(self.kube, name, cluster=self)
+
+    def delete_run(self, name: str) -> None:
+        """Delete a run, if there is one; idempotent."""
+        Run(self.kube, name, cluster=self).delete()
 
     def volumes(self) -> Table:
         """List the volumes of its namespace."""
@@ -449,7 +451,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return self._shape_links()
 
     def _shape_links(self, *arguments: str) -> Table:
-        return self._switched("link", " to ".join(arguments[:2]))  # which raises BadInput
+        raise nodes.unsupported("link", self.provider, about=f'cluster "{self.name}"')
 
     def _switched(self, verb: str, node: str) -> Table:
         now = datetime.now(UTC)

@@ -22,6 +22,13 @@ PRESSURES = {
     "DiskPressure": ("disk", "kubectl get pvc -A"),
     "PIDPressure": ("processes", "kubectl get pods -A"),
 }
+PAST = {
+    "stop": "stopped",
+    "shutdown": "stopped",
+    "start": "started",
+    "isolate": "isolated",
+    "reconnect": "reconnected",
+}
 COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")
 
 
@@ -114,9 +121,14 @@ def usage(kube: Kube, of: str) -> Table:
 def write_switched(kube: Kube, node: str, verb: str, *, at: datetime) -> None:
     """Write the Event that a node was switched on purpose."""
     involved = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
-    stem = {"shutdown": "stopp", "stop": "stopp", "isolate": "isolat"}.get(verb, verb)
-    message = f"node {node} was {stem}ed on purpose"
-    write_event(kube, make_event(involved, "Node", f"{stem}ed".capitalize(), message, at=at))
+    message = f"node {node} was {PAST[verb]} on purpose"
+    write_event(kube, make_event(involved, "Node", PAST[verb].capitalize(), message, at=at))
+
+
+def unsupported(verb: str, provider: str, *, about: str) -> BadInput:
+    """Build the error of a provider that cannot do something with its nodes."""
+    what = f"the kit cannot {verb} nodes of a cluster of the provider {provider}"
+    return BadInput(what, about=about, fix='use a local cluster: `kit.create_cluster("local")`')
 
 
 def wait_ready(kube: Kube, *, timeout: float | None) -> None:

@@ -1,7 +1,7 @@
 """Datasets on a volume: prepared there by a Job, or uploaded.
 
-The Job runs the program in ``programs/dataset``, which downloads, verifies and unpacks, or draws synthetic stand-ins
-where nothing can be downloaded. This module starts it, and shows its progress and its result.
+The Job runs the program in ``programs/dataset``, which downloads, verifies and unpacks, or draws synthetic
+stand-ins where nothing can be downloaded. This module starts it, and shows its progress and its result.
 """
 
 import io
@@ -20,7 +20,7 @@ from kitlib.display.signatures import checked, checked_class
 from kitlib.errors import BadInput, DatasetFailed, FileMissing
 from kitlib.jobs.base import Job
 from kitlib.jobs.launcher import launch
-from kitlib.jobs.sources import content_of, data_of, literal
+from kitlib.jobs.sources import content_of, data_of, escape_dollars
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
@@ -185,7 +185,7 @@ class DatasetJob(Job):
         more += ["--records"] if self.records else []
         return {
             "image": self.image,
-            "args": literal(
+            "args": escape_dollars(
                 [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *more]
             ),
             "env": [*env, *({"name": key, "value": value} for key, value in self.environment.items())],

@@ -1,7 +1,7 @@
 """Find the tracebacks in a log: of Python, C++, chained ones, and those of child processes.
 
 torchrun's own traceback for each process is dropped. Which of a run's tracebacks explains
-its failure is in `kitlib.causes.ends`. Pure: log lines in, tracebacks out.
+its failure is in `kitlib.causes.rank_ends`. Pure: log lines in, tracebacks out.
 """
 
 import re

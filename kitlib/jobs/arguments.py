@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from kitlib.errors import BadInput
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import escape_dollars
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
 
@@ -42,7 +42,7 @@ def check_environment(env: Mapping[str, object]) -> list[Object]:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
             fix = f'write its text: `env={{{name!r}: "1"}}`'
             raise BadInput("an environment variable is text", about=f"env={{{name!r}: {value!r}}}", fix=fix)
-    values = literal(map(str, env.values()))
+    values = escape_dollars(map(str, env.values()))
     return [{"name": name, "value": value} for name, value in zip(env, values, strict=True)]
 
 

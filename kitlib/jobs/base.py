@@ -20,9 +20,9 @@ from kitlib.errors import BadInput
 from kitlib.jobs.arguments import check_environment, check_image, claims_of
 from kitlib.jobs.layout import FOLDER
 from kitlib.jobs.program import RANKS_FOLDER, TrainerProgram, ranks_for, with_path
+from kitlib.jobs.referenced_files import add_referenced_files, find_referenced_files
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NCCL_WARNINGS, NO_GPUS, NodeResources
-from kitlib.jobs.sources import Remote, Sources, check_size, data_of, fits, literal, volume_of
-from kitlib.jobs.unasked import unasked, with_unasked
+from kitlib.jobs.sources import Remote, Sources, check_size, data_of, escape_dollars, fits, volume_of
 from kitlib.k8s import images, limit_ranges, manifests, names
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Manifest, Object, merge, title
@@ -291,11 +291,13 @@ class TrainingJob(Job):
         job = super().bind(cluster)
         if self.layout and not self.remote:
             literals = not self.workspace  # on one, a program's own files would be replaced
-            named = unasked(
+            named = find_referenced_files(
                 self.layout, self.args, self.sources, folders=self.copies_files, literals=literals
             )
             local = cluster.provider == "local"
-            job.sources, job.files = with_unasked(self.layout, self.sources, self.files, named, local=local)
+            job.sources, job.files = add_referenced_files(
+                self.layout, self.sources, self.files, named, local=local
+            )
         if not fits(job._carried):
             job.shared = cluster.share_files(job._carried, job.modes)
         job.node_resources = NodeResources.read(cluster, self.settings.tolerations)
@@ -349,8 +351,8 @@ class TrainingJob(Job):
             labels.update(dict.fromkeys(labels, self.name))
         filled = {
             "image": self.image,
-            "command": [*base["command"][:-1], *literal(self._target)],
-            "args": literal(self.args),
+            "command": [*base["command"][:-1], *escape_dollars(self._target)],
+            "args": escape_dollars(self.args),
             "env": self._with_environment(base.get("env", [])),
             "resources": self._resources,
             "volumeMounts": [*mounts, *self._mounts],
@@ -373,7 +375,7 @@ class TrainingJob(Job):
         (init,) = self._read("files", folder="trainer")["spec"]["initContainers"]
         digest = hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()[:16]
         folder = self.layout.folder if self.layout else "."
-        words = literal([digest if self.workspace else "", folder, *self.files])
+        words = escape_dollars([digest if self.workspace else "", folder, *self.files])
         mounts = [*init["volumeMounts"], *(mount for mount in self._mounts if mount["name"] == "workspace")]
         mounts = [*{mount["name"]: mount for mount in mounts}.values()]
         filled = {
@@ -399,7 +401,7 @@ class TrainingJob(Job):
             volumes = [*volumes, {"name": "source", "persistentVolumeClaim": {"claimName": source.claim}}]
         filled = {
             "image": self.image,
-            "command": [*init["command"][:2], *literal([source.url]), *init["command"][3:]],
+            "command": [*init["command"][:2], *escape_dollars([source.url]), *init["command"][3:]],
             "volumeMounts": mounts,
             "resources": self._resources_beside,
             "envFrom": [{"secretRef": {"name": source.secret}}] if source.secret else None,

@@ -1,6 +1,6 @@
 """Distributed training by an ElasticJob of TorchElastic's first operator: workers meet at an etcd server."""
 
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import escape_dollars
 from kitlib.jobs.torch_elastic import ElasticTrainingJob
 from kitlib.k8s.manifests import Object, merge
 
@@ -29,7 +29,7 @@ class ElasticJob(ElasticTrainingJob):
         if self.limits is not None:
             command, words = self._launcher, [*words, f"--max_restarts={self.MAX_RESTARTS}"]
         pod = self._pod_template(
-            worker["template"], command=command, args=[*words, *literal([*self._target, *self.args])]
+            worker["template"], command=command, args=[*words, *escape_dollars([*self._target, *self.args])]
         )
         fewest, most = self.limits or (self.nodes, self.nodes)
         replicas = {"Worker": {"replicas": self.nodes, "template": pod}}

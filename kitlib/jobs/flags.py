@@ -18,13 +18,13 @@ from kitlib.jobs.syntax import parse
 SWITCHES = {"store_true", "store_false", "store_const", "append_const", "count", "help", "version"}
 OPTION, TYPED, HYDRA, PYTHON, DATACLASS = "option", "typed", "hydra", "python", "dataclass"
 _LIBRARIES = ("absl", "argparse", "click", "fire", "hydra", "omegaconf", "rich_click", "typer")
-# What declares options that are not read: in another file, or by their names.
-_DOUBTFUL = re.compile(
+# Functions that declare options which are not read: in another file, or by names of their own.
+_UNKNOWN_OPTIONS = re.compile(
     r"parse_known\w{0,20}|set_defaults_from|add_(?!argument$|argument_group$)\w{0,30}(arg|option|flag)\w{0,30}"
 )
 _SPLITS = re.compile(r"['\"]=['\"]")  # takes `--option=value` apart
-# How argparse takes false and true for a type: `bool("")` is false, and `bool("False")` is true.
-_OF_BOOLEAN = {"bool": ("=", "=True"), "int": ("=0", "=1"), "bare": ("=False", "")}
+# How argparse takes false and true, by the type: `bool("")` is false, and `bool("False")` is true.
+_BOOLEAN_FORMS = {"bool": ("=", "=True"), "int": ("=0", "=1"), "bare": ("=False", "")}
 
 
 @dataclass(frozen=True)
@@ -33,37 +33,37 @@ class Flag:
 
     Attributes:
         names: Its spellings; of one without a name, that of its value.
-        no: What switches it off; empty if nothing does.
-        switch: It takes no value.
-        many: How it takes a list: ``words`` one by one, the option ``repeated``, ``commas``, ``spaces``.
-        off: It makes its ``dest`` false.
-        kind: The type of its value, as far as it matters for true and false.
+        negation: The spelling that switches it off; empty if it has none.
+        is_switch: Whether it takes no value.
+        list_style: How it takes a list: as ``words``, the option ``repeated``, by ``commas`` or ``spaces``.
+        is_false_switch: Whether it makes its ``dest`` false.
+        kind: The name of its value's type; for booleans a key of `_BOOLEAN_FORMS`.
     """
 
     names: tuple[str, ...]
     dest: str = ""
-    no: str = ""
-    switch: bool = False
-    many: str = ""
-    off: bool = False
+    negation: str = ""
+    is_switch: bool = False
+    list_style: str = ""
+    is_false_switch: bool = False
     kind: str = ""
 
     def words(self, value: object) -> list[str]:
         """Write the option with a value."""
         name = next((name for name in self.names if name.startswith("--")), self.names[0])
         positional = not name.startswith("-")
-        if isinstance(value, bool) and (self.switch or self.no):
-            return [name] if value else [self.no] if self.no else []
-        if isinstance(value, int) and self.switch:
+        if isinstance(value, bool) and (self.is_switch or self.negation):
+            return [name] if value else [self.negation] if self.negation else []
+        if isinstance(value, int) and self.is_switch:
             return [name] * value  # -vv
-        if isinstance(value, bool) and self.kind in _OF_BOOLEAN:
-            return [name + _OF_BOOLEAN[self.kind][value]]
-        if isinstance(value, list | tuple) and self.many:
+        if isinstance(value, bool) and self.kind in _BOOLEAN_FORMS:
+            return [name + _BOOLEAN_FORMS[self.kind][value]]
+        if isinstance(value, list | tuple) and self.list_style:
             if value and all(isinstance(item, list | tuple) for item in value):
                 return [word for item in value for word in self.words(item)]
-            if self.many in ("commas", "spaces"):
-                return [f"{name}={(',' if self.many == 'commas' else ' ').join(map(str, value))}"]
-            if self.many == "repeated":
+            if self.list_style in ("commas", "spaces"):
+                return [f"{name}={(',' if self.list_style == 'commas' else ' ').join(map(str, value))}"]
+            if self.list_style == "repeated":
                 return [f"{name}={item}" for item in value]
             return [*([] if positional else [name]), *map(str, value)]
         value = _json(value)
@@ -78,16 +78,16 @@ class Parser:
 
     Attributes:
         style: ``option``; ``hydra`` for ``key=value``; ``typed`` where the program does not say.
-        certain: All that it takes is known, so that anything else is a mistake.
-        spelled: Spellings of options that are in the source, however they are declared.
-        by_place: The program looks for a value in the word after its option.
+        is_complete: Whether all its options are known, so that any other is a mistake.
+        spellings: Of options that are in the source, however they are declared.
+        separate_values: Whether the program looks for a value in the word after its option.
     """
 
     style: str = TYPED
     flags: list[Flag] = field(default_factory=list)
-    certain: bool = False
-    spelled: Mapping[str, str] = field(default_factory=dict)
-    by_place: bool = False
+    is_complete: bool = False
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    separate_values: bool = False
 
     def find(self, key: str) -> Flag | None:
         """Find an option by one of its spellings, with dashes or underscores, or by its ``dest``."""
@@ -106,21 +106,27 @@ class Parser:
                 rest.append(f"{key}={_hydra(value)}")
                 continue
             if flag is None and self.style in (PYTHON, DATACLASS) and value is not None:
-                many = "words" if self.style == DATACLASS else ""
-                value = value if many else str(value)  # a list as Python writes it
-                flag = Flag((key if key.startswith("-") else f"--{key}",), many=many)
-            if flag and flag.switch and not flag.no and isinstance(value, bool):
-                by_dest = flag.off and _plain(key) not in map(_plain, flag.names)
+                list_style = "words" if self.style == DATACLASS else ""
+                value = value if list_style else str(value)  # a list as Python writes it
+                flag = Flag((key if key.startswith("-") else f"--{key}",), list_style=list_style)
+            if flag and flag.is_switch and not flag.negation and isinstance(value, bool):
+                by_dest = flag.is_false_switch and _plain(key) not in map(_plain, flag.names)
                 dest, value = _plain(flag.dest or key), value != by_dest
-                opposite = [] if value else [item for item in self.flags if item.off and item is not flag]
-                no = [item.names[0] for item in opposite if not by_dest and _plain(item.dest) == dest]
-                flag = replace(flag, no=no[0] if no else "")
-            if value is None or (value is False and (flag is None or flag.switch) and not (flag and flag.no)):
+                opposite = (
+                    []
+                    if value
+                    else [item for item in self.flags if item.is_false_switch and item is not flag]
+                )
+                off = [item.names[0] for item in opposite if not by_dest and _plain(item.dest) == dest]
+                flag = replace(flag, negation=off[0] if off else "")
+            if value is None or (
+                value is False and (flag is None or flag.is_switch) and not (flag and flag.negation)
+            ):
                 continue
             if flag is None:
-                spelled = self.spelled.get(_plain(key), key)
-                by_place = self.by_place and spelled in self.spelled.values() and value is not True
-                rest += [spelled, str(_json(value))] if by_place else _as_typed(spelled, value)
+                name = self.spellings.get(_plain(key), key)
+                is_separate = self.separate_values and name in self.spellings.values() and value is not True
+                rest += [name, str(_json(value))] if is_separate else _as_typed(name, value)
             else:
                 (rest if flag.names[0].startswith("-") else first).extend(flag.words(value))
         return first + rest
@@ -128,8 +134,8 @@ class Parser:
     def check(self, keys: Iterable[str]) -> None:
         """Raise BadInput for an option that the program does not have, with the near one."""
         known = [name for flag in self.flags for name in flag.names]
-        for key in keys if self.certain else ():
-            if self.find(key) or _plain(key) in ("help", "h", *self.spelled):
+        for key in keys if self.is_complete else ():
+            if self.find(key) or _plain(key) in ("help", "h", *self.spellings):
                 continue
             if any(name.startswith(key) and key.startswith("--") for name in known):
                 continue  # argparse takes the beginning of a name
@@ -162,15 +168,15 @@ def command_line(
 
 
 def read(programs: Iterable[str | bytes]) -> Parser:
-    """Read what the command line of a program is; its first source is the program itself."""
-    trees, evaluates, by_place = [], False, False
+    """Read a program's command line from its sources; the first one is the program itself."""
+    trees, evaluates, separate_values = [], False, False
     for source in programs:
         try:
             trees.append(parse(source))
         except (SyntaxError, ValueError):
             continue
         evaluates |= all(word in str(source) for word in ("literal_eval", "sys.argv"))
-        by_place |= "sys.argv" in str(source) and not _SPLITS.search(str(source))
+        separate_values |= "sys.argv" in str(source) and not _SPLITS.search(str(source))
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     aliases = {name: method for tree in trees for name, method in _aliases(tree)}
     for call in calls:
@@ -184,16 +190,16 @@ def read(programs: Iterable[str | bytes]) -> Parser:
     flags = [flag for call in calls for flag in _declared(call)]
     flags += [flag for tree in trees for flag in _typer(tree, names)]
     texts = (_text(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    spelled = {_plain(text): text for text in texts if re.fullmatch(r"--[\w-]{1,100}", text)}
+    spellings = {_plain(text): text for text in texts if re.fullmatch(r"--[\w-]{1,100}", text)}
     if any(name.endswith("OmegaConf.from_cli") for name in names):
         return Parser(HYDRA, flags)
     if any(name.endswith(("HfArgumentParser", "TrlParser")) for name in names):
         return Parser(DATACLASS, flags)
     if not flags:
-        return Parser(PYTHON if evaluates else TYPED, spelled=spelled, by_place=by_place)
+        return Parser(PYTHON if evaluates else TYPED, spellings=spellings, separate_values=separate_values)
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     parsers = {_name(node.targets[0]) for node in nodes if "ArgumentParser(" in ast.unparse(node.value)}
-    return Parser(OPTION, flags, _is_certain(calls, names, parsers), spelled)
+    return Parser(OPTION, flags, _is_complete(calls, names, parsers), spellings)
 
 
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -206,11 +212,11 @@ def _aliases(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
 
 
-def _is_certain(calls: Sequence[ast.Call], names: set[str], parsers: set[str]) -> bool:
-    """Tell whether an argparse parser is all there is, and each of its options a literal."""
+def _is_complete(calls: Sequence[ast.Call], names: set[str], parsers: set[str]) -> bool:
+    """Check that an argparse parser declares all options, each with a literal name."""
     if not any(name.endswith("ArgumentParser") for name in names):
         return False
-    if any(_DOUBTFUL.fullmatch(name.rpartition(".")[2]) for name in names):
+    if any(_UNKNOWN_OPTIONS.fullmatch(name.rpartition(".")[2]) for name in names):
         return False
     for call in calls:
         name, words = _name(call.func), {keyword.arg for keyword in call.keywords}
@@ -225,8 +231,8 @@ def _is_certain(calls: Sequence[ast.Call], names: set[str], parsers: set[str]) -
             or any(_name(item.value).endswith(("REMAINDER", "PARSER")) for item in call.keywords)
         ):
             return False
-        taken = [_name(argument) for argument in call.args]
-        if any(item.endswith("parser") or item in parsers for item in taken) and not name.endswith("print"):
+        passed = [_name(argument) for argument in call.args]
+        if any(item.endswith("parser") or item in parsers for item in passed) and not name.endswith("print"):
             return False  # another function may add its own
     return True
 
@@ -240,29 +246,30 @@ def _declared(call: ast.Call) -> Iterator[Flag]:
     if last == "add_argument" and literal:
         action = _text(words.get("action")) or _name(words.get("action"))
         long = next((item for item in literal if item.startswith("--")), "")
-        no = f"--no-{long[2:]}" if action.endswith("BooleanOptionalAction") else ""
-        many = "words" if "nargs" in words and _text(words["nargs"]) != "?" else ""
-        many = "repeated" if action in ("append", "extend") and not many else many
+        negation = f"--no-{long[2:]}" if action.endswith("BooleanOptionalAction") else ""
+        style = "words" if "nargs" in words and _text(words["nargs"]) != "?" else ""
+        style = "repeated" if action in ("append", "extend") and not style else style
         dest, kind = _text(words.get("dest")), "bare" if "const" in words else _name(words.get("type"))
-        yield Flag(tuple(literal), dest, no, action in SWITCHES, many, action == "store_false", kind)
+        is_switch, is_false = action in SWITCHES, action == "store_false"
+        yield Flag(tuple(literal), dest, negation, is_switch, style, is_false, kind)
     elif last in ("option", "argument") and name != last and literal:
         yield _click(literal, words)
     elif last.startswith("DEFINE_") and literal:
-        no = f"--no{literal[0]}" if last in ("DEFINE_bool", "DEFINE_boolean") else ""
+        negation = f"--no{literal[0]}" if last in ("DEFINE_bool", "DEFINE_boolean") else ""
         lists = {"DEFINE_list": "commas", "DEFINE_spaceseplist": "spaces"}
-        many = "repeated" if "multi" in last else lists.get(last, "")
-        yield Flag((f"--{literal[0]}",), literal[0], no, bool(no), many)
+        style = "repeated" if "multi" in last else lists.get(last, "")
+        yield Flag((f"--{literal[0]}",), literal[0], negation, bool(negation), style)
 
 
 def _click(literal: Sequence[str], words: Mapping[str | None, ast.expr]) -> Flag:
     options = [name for name in literal if name.startswith("-")]
     dest = next((name for name in literal if not name.startswith("-")), "")
-    on, off = [name.partition("/")[0].strip() for name in options], ""
-    off = next((name.partition("/")[2].strip() for name in options if "/" in name), "")
-    switch = bool(off) or _is_true(words.get("is_flag")) or _is_true(words.get("count"))
-    takes_many = "nargs" in words or isinstance(words.get("type"), ast.Tuple)
-    many = "repeated" if _is_true(words.get("multiple")) else "words" if takes_many else ""
-    return Flag(tuple(on) or (dest,), dest, off, switch, many)
+    positive = tuple(name.partition("/")[0].strip() for name in options)
+    negative = next((name.partition("/")[2].strip() for name in options if "/" in name), "")
+    is_switch = bool(negative) or _is_true(words.get("is_flag")) or _is_true(words.get("count"))
+    takes_list = "nargs" in words or isinstance(words.get("type"), ast.Tuple)
+    list_style = "repeated" if _is_true(words.get("multiple")) else "words" if takes_list else ""
+    return Flag(positive or (dest,), dest, negative, is_switch, list_style)
 
 
 def _typer(tree: ast.Module, names: set[str]) -> Iterator[Flag]:
@@ -289,13 +296,13 @@ def _typer(tree: ast.Module, names: set[str]) -> Iterator[Flag]:
             kind = {_name(node.func).rpartition(".")[2] for node in _options(argument, default)}
             name = argument.arg.replace("_", "-")
             if "Argument" in kind or (default is None and "Option" not in kind):
-                yield Flag((argument.arg,), argument.arg, many="words")
+                yield Flag((argument.arg,), argument.arg, list_style="words")
                 continue
-            switch = "bool" in annotation
-            off = "" if not switch else f"--no-{name}" if not options else ""
-            off = next((item.partition("/")[2] for item in options if "/" in item), off)
-            names_on = tuple(item.partition("/")[0] for item in options) or (f"--{name}",)
-            yield Flag(names_on, argument.arg, off, switch, "repeated")
+            is_switch = "bool" in annotation
+            negative = f"--no-{name}" if is_switch and not options else ""
+            negative = next((item.partition("/")[2] for item in options if "/" in item), negative)
+            positive = tuple(item.partition("/")[0] for item in options) or (f"--{name}",)
+            yield Flag(positive, argument.arg, negative, is_switch, "repeated")
 
 
 def _options(argument: ast.arg, default: ast.expr | None) -> list[ast.Call]:
@@ -316,16 +323,16 @@ def _as_typed(key: str, value: object) -> list[str]:
 
 
 def _json(value: object) -> object:
-    is_made_of_parts = isinstance(value, list | tuple | dict)
-    return json.dumps(value, separators=(",", ":"), default=str) if is_made_of_parts else value
+    is_collection = isinstance(value, list | tuple | dict)
+    return json.dumps(value, separators=(",", ":"), default=str) if is_collection else value
 
 
 def _hydra(value: object) -> str:
     """Write a value as hydra's grammar has it: https://hydra.cc/docs/advanced/override_grammar/basic/."""
     if isinstance(value, str) and re.search(r"['\"=()\[\]{}#&]", value):
         interpolates = "}" in value.partition("${")[2]
-        is_written = re.fullmatch(r"\[.*\]|\{.*\}|\w+\(.*\)|'.*'|\".*\"", value, re.DOTALL) or interpolates
-        return value if is_written else "'" + value.replace("'", "\\'") + "'"
+        is_quoted = re.fullmatch(r"\[.*\]|\{.*\}|\w+\(.*\)|'.*'|\".*\"", value, re.DOTALL) or interpolates
+        return value if is_quoted else "'" + value.replace("'", "\\'") + "'"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra, value))}]"
     if isinstance(value, Mapping):

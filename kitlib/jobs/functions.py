@@ -68,7 +68,7 @@ def carried(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
     """Read a function's sources: its program, and the modules beside the notebook that it imports."""
     text = program(function, args)
     path = Path.cwd() / f"{function.__name__}.py"
-    return sources(path, given={path: text})
+    return sources(path, generated={path: text})
 
 
 def arguments(

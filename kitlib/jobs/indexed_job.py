@@ -11,7 +11,7 @@ from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
 from kitlib.jobs.base import JobArguments, TrainingJob
 from kitlib.jobs.program import TrainerProgram
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import escape_dollars
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object, merge
 
@@ -73,7 +73,7 @@ class IndexedJob(TrainingJob):
             command = ["python"]
         target = ["-m", self._target[1]] if self.launcher == "python" and self._target[1:] else self._target
         address = {"name": "MASTER_ADDR", "value": f"{self.name}-0.{self.name}"}
-        pod = self._pod_template(template, command=[*command, *literal(target)], env=[address])
+        pod = self._pod_template(template, command=[*command, *escape_dollars(target)], env=[address])
         pod = merge(pod, {"spec": {"subdomain": self.name}})
         spec = {"completions": self.nodes, "parallelism": self.nodes, "template": pod}
         return merge(item, {"spec": spec})

@@ -17,7 +17,7 @@ from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected, RunE
 from kitlib.jobs import checks
 from kitlib.jobs.base import Job, JobArguments, TrainingJob
 from kitlib.jobs.indexed_job import IndexedJob
-from kitlib.jobs.ranks_alone import ranks_alone
+from kitlib.jobs.rendezvous_check import find_missing_rendezvous
 from kitlib.jobs.resources import IDLE_GPUS_VARIABLE, check_room
 from kitlib.k8s import images, names, pods
 from kitlib.k8s.client import Kube
@@ -93,8 +93,8 @@ def launch(
 
 def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, notes: Mapping[str, str]) -> Run:
     kube, named, job = cluster.announce_end().kube, job.settings.image, job.bind(cluster)
-    if alone := _warn_of_ranks_alone(job):
-        notes = {**notes, names.RANKS_ALONE: alone}
+    if problem := _warn_of_missing_rendezvous(job):
+        notes = {**notes, names.RANKS_ALONE: problem}
     objects = job.objects
     if notes:
         objects[-1] = merge(objects[-1], {"metadata": {"annotations": dict(notes)}})
@@ -116,13 +116,13 @@ def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, not
     return run
 
 
-def _warn_of_ranks_alone(job: Job) -> str:
+def _warn_of_missing_rendezvous(job: Job) -> str:
     """Log why the ranks will not meet, where the program's text shows it.
 
     Returns:
         What is wrong, for the run's main object; empty for nothing.
     """
-    what, fix = ranks_alone(job)
+    what, fix = find_missing_rendezvous(job)
     if not fix or not isinstance(job, TrainingJob) or job.layout is None:
         return what
     warning = f"{job.layout.name}: {what}; {plain(fix)}"

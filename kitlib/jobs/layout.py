@@ -109,11 +109,11 @@ def read(
         about = f"{program}, root={base}"
         raise BadInput("the trainer is not below the root", about=about, fix='`root=".."`')
     tree = _parse(program)
-    written = dict(_added(tree, program))
-    added = tuple(place for place, is_of_file in written.items() if place != program.parent and is_of_file)
-    top = base or _marked(program.parent)
-    here = [place for place, is_of_file in written.items() if not is_of_file]  # pods are elsewhere
-    projects = dict.fromkeys([*here, *([top, top / "src"] if top else [])])
+    entries = dict(_sys_path_entries(tree, program))
+    added = tuple(place for place, is_of_file in entries.items() if place != program.parent and is_of_file)
+    top = base or _project_root(program.parent)
+    relative = [place for place, is_of_file in entries.items() if not is_of_file]  # to another folder in pods
+    projects = dict.fromkeys([*relative, *([top, top / "src"] if top else [])])
     shown = tuple(place for place in projects if place != program.parent and place not in added)
     if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
         above = base or top or _outside_package(program.parent)
@@ -129,7 +129,9 @@ def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
         about = f"module={module!r}" + ("" if trainer is None else f", trainer {trainer}")
         raise BadInput("a module is not a trainer's path", about=about, fix='`module="engine.train"`')
     parts = Path(*module.split("."))
-    tops = [base] if base else list(dict.fromkeys([Path.cwd().resolve(), _marked(Path.cwd().resolve())]))
+    tops = (
+        [base] if base else list(dict.fromkeys([Path.cwd().resolve(), _project_root(Path.cwd().resolve())]))
+    )
     places = [place for top in tops if top for place in (top, top / "src")]
     for place in places:
         for file in (place / parts.with_suffix(".py"), place / parts / "__main__.py"):
@@ -174,7 +176,7 @@ def _homes() -> tuple[Path, ...]:
     return (Path(os.environ.get("HOME", "/")), Path("/"), Path("/home"), Path("/tmp"))
 
 
-def _marked(folder: Path) -> Path | None:
+def _project_root(folder: Path) -> Path | None:
     """Find the nearest folder above, or this one, that is a project's."""
     return next(
         (
@@ -199,13 +201,13 @@ def _parse(program: Path) -> ast.Module:
     return ast.Module([], [])
 
 
-def _added(tree: ast.Module, program: Path, *, beside: bool = True) -> Iterator[tuple[Path, bool]]:
-    """Yield what a script puts on ``sys.path``, as far as it can be read, and whether its file says where.
+def _sys_path_entries(tree: ast.Module, program: Path, *, beside: bool = True) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders that a script puts on ``sys.path``, and whether it computes them from ``__file__``.
 
     Args:
         tree: Of the script.
         program: Its file.
-        beside: What modules beside it put there counts, such as ``_init_paths``.
+        beside: Include what modules beside it put there, such as ``_init_paths``.
     """
     nodes = list(ast.walk(tree))
     values = _values(nodes, program)
@@ -217,7 +219,7 @@ def _added(tree: ast.Module, program: Path, *, beside: bool = True) -> Iterator[
     for node in nodes:
         if isinstance(node, ast.Import) and beside:
             for file in (program.with_name(f"{item.name}.py") for item in node.names):
-                yield from _added(_parse(file), file, beside=False)
+                yield from _sys_path_entries(_parse(file), file, beside=False)
         values_added: list[ast.expr] = []
         if isinstance(node, ast.AugAssign) and _is_search(node):
             values_added = [node.value]
@@ -247,7 +249,7 @@ def _values(nodes: Iterable[ast.AST], program: Path) -> dict[str, Path]:
     return values
 
 
-def named(tree: ast.Module, program: Path, *, anchored: bool = False) -> Iterator[Path]:
+def literal_paths(tree: ast.Module, program: Path, *, anchored: bool = False) -> Iterator[Path]:
     """Yield the paths that a source makes of literals and ``__file__``; ``anchored`` those of the latter."""
     nodes = list(ast.walk(tree))
     values = _values(nodes, program)
@@ -259,7 +261,7 @@ def named(tree: ast.Module, program: Path, *, anchored: bool = False) -> Iterato
                     yield Path(os.path.normpath(program.parent / path))
 
 
-def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
+def _evaluate(node: ast.expr, values: dict[str, Path], folder: Path) -> Path:
     """Compute a path from ``__file__`` and literals; ValueError for anything else."""
     match node:
         case ast.Constant(value=str(text)):
@@ -267,19 +269,19 @@ def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
         case ast.Name(id=name) if name in values:
             return values[name]
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return _evaluate(left, values, here) / _evaluate(right, values, here)
+            return _evaluate(left, values, folder) / _evaluate(right, values, folder)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return Path(f"{_evaluate(left, values, here)}{_evaluate(right, values, here)}")
+            return Path(f"{_evaluate(left, values, folder)}{_evaluate(right, values, folder)}")
         case ast.JoinedStr(values=parts):
-            return Path("".join(str(_evaluate(part, values, here)) for part in parts))
+            return Path("".join(str(_evaluate(part, values, folder)) for part in parts))
         case ast.FormattedValue(value=value):
-            return _evaluate(value, values, here)
+            return _evaluate(value, values, folder)
         case ast.Attribute(value=value, attr="parent"):
-            return _evaluate(value, values, here).parent
+            return _evaluate(value, values, folder).parent
         case ast.Subscript(
             value=ast.Attribute(value=value, attr="parents"), slice=ast.Constant(value=int(up))
         ):
-            return _evaluate(value, values, here).parents[up]
+            return _evaluate(value, values, folder).parents[up]
         case ast.Attribute(attr="pardir"):
             return Path("..")
         case ast.Call(func=function, args=arguments):
@@ -287,12 +289,14 @@ def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
             if name in ("getcwd", "cwd"):
                 return Path.cwd()
             if name == "with_name" and isinstance(function, ast.Attribute):
-                return _evaluate(function.value, values, here).parent / _evaluate(arguments[0], values, here)
+                return _evaluate(function.value, values, folder).parent / _evaluate(
+                    arguments[0], values, folder
+                )
             if name not in _PATH_NAMES:
                 raise ValueError(name)
             if isinstance(function, ast.Attribute) and name in ("resolve", "absolute", "joinpath"):
                 arguments = [function.value, *arguments]
-            path = Path(*(_evaluate(argument, values, here) for argument in arguments))
+            path = Path(*(_evaluate(argument, values, folder) for argument in arguments))
             if name == "dirname":
                 return path.parent
             return path if name in _JOINS else _absolute(path)

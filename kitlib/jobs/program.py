@@ -11,7 +11,7 @@ from kitlib.errors import BadInput
 from kitlib.jobs import functions
 from kitlib.jobs.layout import Layout
 from kitlib.jobs.layout import read as read_layout
-from kitlib.jobs.sources import Remote, Sources, flags, listed, modes, project, remote, sources
+from kitlib.jobs.sources import Remote, Sources, collect, flags, modes, normalise_files, remote, sources
 from kitlib.k8s.manifests import Object
 
 FETCH = config.DATA / "trainers" / "fetch_trainer.py"
@@ -65,9 +65,9 @@ class TrainerProgram:
         if address:
             return cls(Path(address.name), sources(FETCH), flags(args), remote=address)
         layout = read_layout(trainer, root, module)
-        names = listed(layout.base, files)
+        names = normalise_files(layout.base, files)
         permissions = modes(layout.base, names)  # refuses what is too large, before it is read
-        content, layout = project(layout, files=names)
+        content, layout = collect(layout, files=names)
         first = content[layout.name]
         words = flags(args, [first, *(text for name, text in content.items() if name.endswith(".py"))])
         folder = PurePosixPath(layout.folder)

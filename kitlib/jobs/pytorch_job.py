@@ -4,7 +4,7 @@ The operator makes the pods and a headless Service for each, and gives torchrun,
 addresses of the others in PET_* variables.
 """
 
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import escape_dollars
 from kitlib.jobs.torch_elastic import STORES, ElasticTrainingJob
 from kitlib.k8s.manifests import Object, merge
 
@@ -47,7 +47,7 @@ class PyTorchJob(ElasticTrainingJob):
         return merge(item, {"spec": spec})
 
     def _elastic(self, item: Object, master: Object) -> Object:
-        pod = self._pod_template(master["template"], command=[*self._launcher, *literal(self._target)])
+        pod = self._pod_template(master["template"], command=[*self._launcher, *escape_dollars(self._target)])
         # OnFailure: the kubelet restarts containers, which the operator counts; it replaces deleted pods.
         worker = {"replicas": self.nodes, "restartPolicy": "OnFailure", "template": pod}
         backend, port = STORES[RENDEZVOUS]

@@ -111,7 +111,9 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
             if resource == GPU:
                 largest = max(largest, *cluster.training_gpus(), 0)
             if nodes and amount > largest:
-                what = f"a pod requests {show(amount)} {title}, and the largest of {len(all_nodes)} nodes has "
+                what = (
+                    f"a pod requests {show(amount)} {title}, and the largest of {len(all_nodes)} nodes has "
+                )
                 fix = f"set `{keyword}=` to at most {show(largest)}, or add a node with more"
                 if cluster.provider == "local" and resource == GPU:
                     recreate = f'name="{cluster.name}", gpus={amount:g}, recreate=True'

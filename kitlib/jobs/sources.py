@@ -19,7 +19,7 @@ from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.flags import command_line
-from kitlib.jobs.layout import Layout, files_of, is_installed, named
+from kitlib.jobs.layout import Layout, files_of, is_installed, literal_paths
 from kitlib.jobs.syntax import parse
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
@@ -92,39 +92,39 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
 Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
 
 
-def sources(*programs: Path, given: Mapping[Path, str] = MappingProxyType({})) -> Sources:
+def sources(*programs: Path, generated: Mapping[Path, str] = MappingProxyType({})) -> Sources:
     """Read these programs, and all that they import from beside them, by their path below their folder.
 
     Args:
         programs: The trainer, and other programs that it needs.
-        given: Sources of programs that are no files.
+        generated: The sources of programs that are not files.
     """
     contents: Sources = {}
     for program in programs:
-        contents |= project(Layout(program, program.parent), given=given)[0]
+        contents |= collect(Layout(program, program.parent), generated=generated)[0]
     return check_size(contents, about=f"trainer {programs[0]}")
 
 
-def project(
+def collect(
     layout: Layout,
     *,
-    offered: Collection[Path] = (),
+    shared_modules: Collection[Path] = (),
     files: Iterable[str] = (),
-    given: Mapping[Path, str] = MappingProxyType({}),
+    generated: Mapping[Path, str] = MappingProxyType({}),
 ) -> tuple[Sources, Layout]:
-    """Read a trainer and all that it imports of its project, by their path below the root that this makes.
+    """Read a trainer and all that it imports of its project, by their path below the layout's root.
 
     A package is carried whole, with its data, but only what is imported from it must be valid Python.
 
     Args:
         layout: Where modules are looked for.
-        offered: Modules that may be imported from anywhere.
-        files: Files and folders that the trainer reads, as `listed` returns them.
-        given: Sources of programs that are no files.
+        shared_modules: Modules that any file of the project may import.
+        files: Files and folders that the trainer reads, as `normalise_files` returns them.
+        generated: The sources of programs that are not files.
     """
     contents: dict[Path, str | bytes] = {}
     bases: dict[Path, Path] = {}
-    imported, whole = set[Path](), set[Path]()
+    imported, packages = set[Path](), set[Path]()
     folder = layout.root if layout.module else layout.program.parent
     waiting = [(layout.program, folder, True)]
     settings = "".join(
@@ -136,16 +136,18 @@ def project(
         path, base, needed = waiting.pop(0)
         if path in imported or (path in contents and not needed):
             continue
-        content = contents[path] = given.get(path) or content_of(path)
+        content = contents[path] = generated.get(path) or content_of(path)
         bases[path] = base
         imported |= {path} if needed else set()
-        if path.suffix != ".py" and path not in given:
+        if path.suffix != ".py" and path not in generated:
             continue
         name = PurePosixPath(path.relative_to(base))
         places = dict.fromkeys([base, folder, *layout.searched])
         modules = _modules(content, name, about=str(path), needed=needed)
-        for module in [*modules, *(_mentioned(content, settings, [*places]) if needed else ())]:
-            waiting += _located(module, [*places], offered, whole, needed=needed, guessed=layout.guessed)
+        for module in [*modules, *(_dynamic_imports(content, settings, [*places]) if needed else ())]:
+            waiting += _module_files(
+                module, [*places], shared_modules, packages, needed=needed, guessed=layout.guessed
+            )
         if needed:
             waiting += _read_beside(content, path, base)
     layout = layout.with_used({*bases.values()})
@@ -193,7 +195,7 @@ def _check_sizes(sizes: Mapping[str, int], *, about: str, most: tuple[int, int])
             fix=fix,
         )
     for path in sizes:  # what Kubernetes refuses in a ConfigMap's items
-        if path.startswith("..") or _lone(path):
+        if path.startswith("..") or _has_surrogates(path):
             what = "the name of a file in a ConfigMap is UTF-8, and does not begin with two dots"
             raise BadInput(what, about=f"{about}: {path!r}", fix=f"rename it, or {fix}")
 
@@ -217,8 +219,10 @@ def volume_of(carried: Sources, *, name: str, modes: Mapping[str, int], below: s
         for path, key in _keys(carried).items()
         if not below or PurePosixPath(path).is_relative_to(below)
     ]
-    whole = len(items) == len(carried) and not modes and all(item["key"] == item["path"] for item in items)
-    return {"name": "trainer", "configMap": {"name": name} | ({} if whole else {"items": items})}
+    is_complete = (
+        len(items) == len(carried) and not modes and all(item["key"] == item["path"] for item in items)
+    )
+    return {"name": "trainer", "configMap": {"name": name} | ({} if is_complete else {"items": items})}
 
 
 def _keys(carried: Sources) -> dict[str, str]:
@@ -234,11 +238,11 @@ def _keys(carried: Sources) -> dict[str, str]:
     }
 
 
-def listed(folder: Path, files: Iterable[str | Path]) -> list[str]:
+def normalise_files(folder: Path, files: Iterable[str | Path]) -> list[str]:
     """Normalise the files and folders that a program reads: paths below a folder."""
     if isinstance(files, str | Path):
         raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"`files=[{str(files)!r}]`")
-    found = list[str]()
+    names_below = list[str]()
     for file in files:
         path = folder / Path(file).expanduser()
         places = (Path(os.path.normpath(path)), path.parent.resolve() / path.name)  # by links or without
@@ -248,12 +252,12 @@ def listed(folder: Path, files: Iterable[str | Path]) -> list[str]:
             fix = "name files and folders below that one, which is the root of `module=`; or use a volume"
             raise BadInput(what, about=f"{file}, looked for in {folder}", fix=fix)
         name = place.relative_to(folder).as_posix()
-        if twice := [path for path in found if _overlap(name, path)]:
+        if twice := [path for path in names_below if _overlap(name, path)]:
             raise BadInput(
                 "a file is named twice", about=f"{name} and {twice[0]}", fix="name a folder, or what is in it"
             )
-        found.append(name)
-    return found
+        names_below.append(name)
+    return names_below
 
 
 def modes(folder: Path, files: Iterable[str]) -> dict[str, int]:
@@ -262,12 +266,12 @@ def modes(folder: Path, files: Iterable[str]) -> dict[str, int]:
     What a ConfigMap cannot carry is logged: empty folders, and links that lead nowhere.
     """
     skipped: list[str] = []
-    found = {name: path.stat() for name, path in _files_below(folder, files, skipped=skipped)}
-    sizes = {name: status.st_size for name, status in found.items()}
+    statuses = {name: path.stat() for name, path in _files_below(folder, files, skipped=skipped)}
+    sizes = {name: status.st_size for name, status in statuses.items()}
     _check_sizes(sizes, about=f"files of {folder}", most=(DISK_FILES, DISK_BYTES))
     if skipped:
         log.warning("a ConfigMap carries only files; left out: %s", "; ".join(skipped))
-    permissions = {name: status.st_mode & 0o777 | 0o644 for name, status in found.items()}
+    permissions = {name: status.st_mode & 0o777 | 0o644 for name, status in statuses.items()}
     return {name: mode for name, mode in permissions.items() if mode != 0o644}
 
 
@@ -292,11 +296,11 @@ def _overlap(one: str, other: str) -> bool:
     return PurePosixPath(one).is_relative_to(other) or PurePosixPath(other).is_relative_to(one)
 
 
-def _located(
+def _module_files(
     module: str,
     places: Sequence[Path],
-    offered: Collection[Path],
-    whole: set[Path],
+    shared_modules: Collection[Path],
+    packages: set[Path],
     *,
     needed: bool,
     guessed: Collection[Path],
@@ -313,26 +317,26 @@ def _located(
         if is_there and root in guessed and is_installed(top, places):
             return
         if (package / "__init__.py").is_file():
-            yield from _package(package, rest, root, whole, needed=needed)
+            yield from _package(package, rest, root, packages, needed=needed)
             return
         if file.is_file():
             yield file, root, needed
             return
-    for file in (path for path in offered if path.stem == top):
+    for file in (path for path in shared_modules if path.stem == top):
         yield file, file.parent, needed
         return
     folders = [root for root in places if (root / top).is_dir()]
     if folders and not is_installed(top, places):
-        yield from _package(folders[0] / top, rest, folders[0], whole, needed=needed)
+        yield from _package(folders[0] / top, rest, folders[0], packages, needed=needed)
 
 
 def _package(
-    package: Path, rest: Sequence[str], root: Path, whole: set[Path], *, needed: bool
+    package: Path, rest: Sequence[str], root: Path, packages: set[Path], *, needed: bool
 ) -> Iterator[tuple[Path, Path, bool]]:
     """Yield the files of a package, once, and those of its modules that are imported."""
-    for path in () if package in whole else files_of(package):
+    for path in () if package in packages else files_of(package):
         yield path, root, False
-    whole.add(package)
+    packages.add(package)
     for number in range(len(rest) + 1 if needed else 0):
         place = package.joinpath(*rest[:number])
         for file in (place / "__init__.py", place.with_suffix(".py")):
@@ -345,7 +349,7 @@ def _read_beside(content: str | bytes, path: Path, base: Path) -> Iterator[tuple
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(content)
         files = [path.parent / text for text in texts_of(tree) if ".." not in text]
-        for file in (*files, *named(tree, path)):
+        for file in (*files, *literal_paths(tree, path)):
             if file.is_relative_to(path.parent) and file.suffix and len(str(file)) < 4096 and file.is_file():
                 yield file, base, False
 
@@ -358,7 +362,7 @@ def texts_of(tree: ast.Module) -> Iterator[str]:
             yield text
 
 
-def _mentioned(content: str | bytes, settings: str, places: Sequence[Path]) -> Iterator[str]:
+def _dynamic_imports(content: str | bytes, settings: str, places: Sequence[Path]) -> Iterator[str]:
     """Yield the modules beside a program that texts or settings name, where it imports what it computes."""
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(content)
@@ -368,9 +372,9 @@ def _mentioned(content: str | bytes, settings: str, places: Sequence[Path]) -> I
             module = text.partition(":")[0]
             parts = module.split(".")
             for place in places if all(map(str.isidentifier, parts)) else ():
-                top, whole = place / parts[0], place.joinpath(*parts)
-                files = (top.with_suffix(".py"), top / "__init__.py", whole.with_suffix(".py"))
-                if any(file.is_file() for file in (*files, whole.parent.with_suffix(".py"))):
+                top, path = place / parts[0], place.joinpath(*parts)
+                files = (top.with_suffix(".py"), top / "__init__.py", path.with_suffix(".py"))
+                if any(file.is_file() for file in (*files, path.parent.with_suffix(".py"))):
                     yield module
 
 
@@ -418,14 +422,14 @@ def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
             isinstance(node, ast.Call)
             and ast.unparse(node.func).endswith(("import_module", "__import__"))
             and node.args
-            and (module := _beginning(node.args[0]))
+            and (module := _package_of(node.args[0]))
         ):
             yield module
 
 
-def _beginning(node: ast.expr) -> str:
+def _package_of(node: ast.expr) -> str:
     """Read the package of a module whose name is put together: ``"models." + name``, ``f"models.{name}"``."""
-    whole = isinstance(node, ast.Constant)
+    is_literal = isinstance(node, ast.Constant)
     while isinstance(node, ast.BinOp | ast.Call | ast.Attribute | ast.JoinedStr):
         match node:
             case ast.BinOp(left=inner) | ast.Call(func=inner) | ast.Attribute(value=inner):
@@ -436,7 +440,7 @@ def _beginning(node: ast.expr) -> str:
                 return ""
     text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
     text = text.partition("%")[0].partition("{")[0]
-    return (text if whole else text.rpartition(".")[0]).strip(".")
+    return (text if is_literal else text.rpartition(".")[0]).strip(".")
 
 
 def content_of(path: Path) -> str | bytes:
@@ -463,14 +467,14 @@ def flags(args: Mapping[str, Any] | Sequence[object], programs: Iterable[str | b
         what = "a trainer's arguments are a dict or a list"
         raise BadInput(what, about=f"args={args!r}", fix='`args={"epochs": 3}`')
     words = command_line(args, programs)
-    if bad := [word for word in words if "\0" in word or _lone(word)]:
+    if bad := [word for word in words if "\0" in word or _has_surrogates(word)]:
         what = "an argument is UTF-8 text without null characters"
         fix = "remove the null or invalid characters, or pass the value in a file (`files=`)"
         raise BadInput(what, about=f"args: {bad[0]!r}", fix=fix)
     return words
 
 
-def literal(words: Iterable[str]) -> list[str]:
+def escape_dollars(words: Iterable[str]) -> list[str]:
     """Escape words of a container's command or arguments, in which Kubernetes expands ``$(NAME)``.
 
     https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
@@ -478,6 +482,6 @@ def literal(words: Iterable[str]) -> list[str]:
     return [word.replace("$", "$$") for word in words]
 
 
-def _lone(text: str) -> bool:
-    """Find halves of characters: what a name or an argument that is no UTF-8 becomes in Python."""
+def _has_surrogates(text: str) -> bool:
+    """Check for lone surrogates, which UTF-8 cannot encode."""
     return any("\ud800" <= character <= "\udfff" for character in text)

@@ -15,7 +15,7 @@ from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
 from kitlib.jobs.base import MAX_NODES, JobArguments, TrainingJob
 from kitlib.jobs.layout import FOLDER
-from kitlib.jobs.sources import imports, literal, project, sources
+from kitlib.jobs.sources import collect, escape_dollars, imports, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -49,17 +49,19 @@ class ElasticTrainingJob(TrainingJob):
         self.id: str = self._new_id()
         if min_nodes is not None or max_nodes is not None:
             self.limits = _check_limits(self.nodes, min_nodes, max_nodes)
-            offered = [config.find(path) for path in OFFERED]
+            shared_modules = [config.find(path) for path in OFFERED]
             if self.remote:  # its imports are not known yet
-                self.sources |= sources(config.find(LAUNCHER), *offered)
+                self.sources |= sources(config.find(LAUNCHER), *shared_modules)
             elif self.function:
                 imported = imports(str(self.sources[self.trainer.name]))
                 self.sources |= sources(
-                    config.find(LAUNCHER), *(path for path in offered if path.stem in imported)
+                    config.find(LAUNCHER), *(path for path in shared_modules if path.stem in imported)
                 )
             else:
                 assert self.layout, "the trainer is a file"
-                self.sources |= project(self.layout, offered=offered)[0] | sources(config.find(LAUNCHER))
+                self.sources |= collect(self.layout, shared_modules=shared_modules)[0] | sources(
+                    config.find(LAUNCHER)
+                )
 
     def _new_id(self) -> str:
         """Choose a rendezvous id that no earlier run has had: a store keeps the state of older ones."""
@@ -190,7 +192,7 @@ class TorchElastic(ElasticTrainingJob):
             "PET_MAX_RESTARTS": str(self.MAX_RESTARTS),
         }
         env = [{"name": key, "value": value} for key, value in variables.items()]
-        pod = self._pod_template(item["template"], command=[*self._launcher, *literal(self._target)])
+        pod = self._pod_template(item["template"], command=[*self._launcher, *escape_dollars(self._target)])
         pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [{"name": "worker", "env": env}]}})
         counts = {
             job_kinds.REPLICAS: str(self.nodes),

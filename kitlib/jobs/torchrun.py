@@ -9,7 +9,7 @@ from kitlib.display.signatures import checked
 from kitlib.jobs import functions
 from kitlib.jobs.base import MAX_PROCESSES
 from kitlib.jobs.layout import Layout
-from kitlib.jobs.sources import flags, project
+from kitlib.jobs.sources import collect, flags
 from kitlib.k8s.quantities import check_count
 from kitlib.runs.local_run import LocalRun
 
@@ -43,5 +43,5 @@ def torchrun(
         path, words, sources = Path(f"{program.__name__}.py"), [], functions.carried(program, args)
     else:
         path, sources = config.find(program), None
-        words = flags(args, project(Layout(path, path.parent))[0].values())
+        words = flags(args, collect(Layout(path, path.parent))[0].values())
     return LocalRun(name or path.stem, path, words, processes=processes_per_node, sources=sources)

@@ -10,7 +10,7 @@ from typing import Unpack
 from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
 from kitlib.jobs.base import WORKSPACE, JobArguments, TrainingJob
-from kitlib.jobs.sources import literal, volume_of
+from kitlib.jobs.sources import escape_dollars, volume_of
 from kitlib.k8s.manifests import Object, merge
 
 OTHER_JOBS = "use kit.PyTorchJob or kit.IndexedJob"
@@ -52,8 +52,8 @@ class TrainJob(TrainingJob):
             "numNodes": self.nodes,
             "numProcPerNode": self.processes_per_node,
             "image": self.image,
-            "command": [*spec["trainer"]["command"][:-1], *literal(self._target)],
-            "args": literal(self.args),
+            "command": [*spec["trainer"]["command"][:-1], *escape_dollars(self._target)],
+            "args": escape_dollars(self.args),
             "env": [*self._with_environment(spec["trainer"]["env"]), *self.security.environment],
             "resourcesPerNode": self._resources,
         }

@@ -22,7 +22,7 @@ import urllib3
 
 from kitlib.errors import ClusterUnreachable, CommandFailed, KitError, Rejected
 from kitlib.k8s import kubeconfig as kubeconfig_files
-from kitlib.k8s.api_errors import expired, rejected, unserved, error_message
+from kitlib.k8s.api_errors import error_message, expired, rejected, unserved
 from kitlib.k8s.api_path import api_path
 from kitlib.k8s.job_kinds import JOBS
 from kitlib.k8s.manifests import Object, title
@@ -292,7 +292,10 @@ class Kube:
                 _preload_content=False,
             )
             channel.run_forever(timeout=READ_SECONDS)
-        except (client.ApiException, AttributeError) as error:  # it raises the second as it handles a failed handshake
+        except (
+            client.ApiException,
+            AttributeError,
+        ) as error:  # it raises the second as it handles a failed handshake
             message = str(
                 getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
             )

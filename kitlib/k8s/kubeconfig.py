@@ -179,7 +179,7 @@ def load(kubeconfig: Path, cluster: str) -> tuple[Any, str | None, CredentialPlu
 
 
 def _signed_in(chosen: Object) -> CredentialPlugin | None:
-    """Put a credential plugin's credential in its place, for a client that would wait for it for ever."""
+    """Replace a credential plugin by its credential: the client would wait for it without a timeout."""
     user = chosen["users"][0]["user"] if chosen["users"] else {}
     if not (entry := user.pop("exec", None)):
         return None

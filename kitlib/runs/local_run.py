@@ -18,7 +18,7 @@ from kitlib.display.signatures import checked_class
 from kitlib.display.tracebacks import Line
 from kitlib.k8s import logs
 from kitlib.k8s.wait import wait
-from kitlib.runs import guard
+from kitlib.runs import parent_watchdog
 from kitlib.runs.diagnosis import HANG_SECONDS, oldest_call, run_failed, seconds_without_a_step
 from kitlib.runs.logs import Log
 from kitlib.runs.reports import Reports
@@ -54,22 +54,30 @@ class LocalRun(Reports):
         sources: Mapping[str, str | bytes] | None = None,
     ) -> None:
         self.name, self.about = name, f'run "{name}" on this machine'
-        folder = Path(tempfile.mkdtemp(prefix="trainyard-run-"))  # the guard removes it
+        folder = Path(tempfile.mkdtemp(prefix="trainyard-run-"))  # the watchdog removes it
         for name, content in (sources or {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         tee = ["--tee=3", f"--log-dir={folder / 'logs'}"]  # names the rank in each line
-        command = [sys.executable, "-m", *torchrun, *tee, str(folder / program if sources else program), *args]
+        command = [
+            sys.executable,
+            "-m",
+            *torchrun,
+            *tee,
+            str(folder / program if sources else program),
+            *args,
+        ]
         path = os.pathsep.join(filter(None, [str(RANKS.parent), os.environ.get("PYTHONPATH")]))
         self._began = datetime.now(UTC).isoformat()
         with (folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", guard.__file__, str(os.getpid()), str(folder), *command],
-                stdin=subprocess.PIPE,  # its end tells the guard that this process has ended
+                [sys.executable, "-S", parent_watchdog.__file__, str(os.getpid()), str(folder), *command],
+                stdin=subprocess.PIPE,  # its end tells the watchdog that this process has ended
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, "TRAINYARD_RANKS": str(folder)},
+                env=os.environ
+                | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, "TRAINYARD_RANKS": str(folder)},
                 start_new_session=True,
             )
         self._output = (folder / "output").open(encoding="utf-8", errors="replace")
@@ -145,7 +153,7 @@ class LocalRun(Reports):
     def delete(self) -> None:
         """End its processes, and remove what it wrote to its temporary folder."""
         if self._process.poll() is None:
-            self._process.terminate()  # the guard ends all of them, in `guard.STOP_SECONDS` at most
+            self._process.terminate()  # the watchdog ends all of them, after `STOP_SECONDS` at most
             self._process.wait()
         assert self._process.stdin, "it is a pipe"
         self._process.stdin.close()

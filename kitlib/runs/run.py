@@ -277,7 +277,7 @@ class Run(Reports):
         return status
 
     def _warnings(self, status: RunStatus) -> Iterator[tuple[Cause, bool]]:
-        """Yield the problems of a run that has succeeded, such as unused GPUs, and whether each fails the run."""
+        """Yield the problems of a run that has succeeded, such as unused GPUs, and whether each fails it."""
         live_pods = self.objects.newest(self.objects.pods())
         if len(live_pods) < 2 and not any(GPU in str(pod["spec"]) for pod in live_pods):
             return

@@ -137,7 +137,9 @@ class RunObjects:
         self.kube: Kube = kube
         self.name: str = name
         self._kind = kind
-        self._foreign_selector = ""  # the selector of a main object of another client, without the kit's labels
+        self._foreign_selector = (
+            ""  # the selector of a main object of another client, without the kit's labels
+        )
         self._numbers: dict[str, int] | None = None  # by uid: of pods whose Job gives them no index
         self._seen: dict[str, Object] = {}  # by uid: as they ended, or else as they were last
 
@@ -289,14 +291,18 @@ class RunObjects:
             if belongs_to_launch(pod):
                 self.kube.delete("Pod", pod["metadata"]["name"], uid=pod["metadata"]["uid"])
         specs = [WatchSpec("Pod", labels=pods_of_run)]
-        if kind.pod_creator[0] == "Job":  # until it is gone, a new object of the name would take it for its own
+        if (
+            kind.pod_creator[0] == "Job"
+        ):  # until it is gone, a new object of the name would take it for its own
             specs.append(WatchSpec("Job", fields=f"metadata.name={self.name}{kind.pod_creator[1]}"))
         listed = [self.kube.get_all(spec.kind, labels=spec.labels, fields=spec.fields) for spec in specs]
         if any(belongs_to_launch(item) for items in listed for item in items):
             with progress(f"run {self.name}") as line:
                 wait(
                     watch_objects(self.kube, *specs),
-                    until=lambda seen: not any(belongs_to_launch(pod) for part in seen.values() for pod in part.values()),
+                    until=lambda seen: (
+                        not any(belongs_to_launch(pod) for part in seen.values() for pod in part.values())
+                    ),
                     what="the pods to end",
                     about=self.about,
                     resume="`run.delete()` again",

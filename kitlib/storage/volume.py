@@ -85,7 +85,7 @@ class Volume:
         return place
 
     def download(self, path: str, to: str | Path = ".") -> Path:
-        """Copy a file or a folder of the volume to this machine, and return its path here.
+        """Copy a file or a folder of the volume to this machine, and return its path local_path.
 
         Links that lead out of the folder are left out, and named.
 
@@ -100,16 +100,16 @@ class Volume:
         """
         place = inside(path)
         folder = Path(to).expanduser()
-        here = (folder / Path(place or self.name).name if folder.is_dir() else folder).absolute()
-        if here.is_dir():
-            raise BadInput("a folder of that name exists", about=str(here), fix="give another `to=`")
+        local_path = (folder / Path(place or self.name).name if folder.is_dir() else folder).absolute()
+        if local_path.is_dir():
+            raise BadInput("a folder of that name exists", about=str(local_path), fix="give another `to=`")
         with progress(f"volume {self.name}") as line, HelperPod(self.cluster, self.name) as helper:
             try:
-                done = copy.fetch(helper, place, here, line=line)
+                done = copy.fetch(helper, place, local_path, line=line)
             except OSError as error:
-                raise _local(error, here) from error
+                raise _local(error, local_path) from error
             line.done(f"fetched {place or 'the whole volume'}: {done}")
-        return here
+        return local_path
 
     def read(self, path: str) -> bytes:
         """Read a small file of the volume.
@@ -172,7 +172,9 @@ class Volume:
 def _here(path: str | Path) -> Path:
     source = Path(os.path.normpath(Path(path).expanduser().absolute()))
     if not (source.is_file() or source.is_dir()) or not source.name:
-        raise BadInput("there is no such file or folder here", about=str(source), fix="give one that exists")
+        raise BadInput(
+            "there is no such file or folder local_path", about=str(source), fix="give one that exists"
+        )
     return source
 
 

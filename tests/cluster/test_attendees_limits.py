@@ -177,7 +177,9 @@ def may(attendee, verb, resource, group="", subresource=""):
 
 def test_every_kind_that_an_attendee_may_create_is_counted(attendee, local_cluster):
     """Except for Events, which Kubernetes counts in no quota, and deletes after an hour."""
-    counted = local_cluster.kube.in_namespace(attendee.namespace).get("ResourceQuota", "attendee")["spec"]["hard"]
+    counted = local_cluster.kube.in_namespace(attendee.namespace).get("ResourceQuota", "attendee")["spec"][
+        "hard"
+    ]
     listed = local_cluster.kubectl("api-resources --namespaced --verbs=create -o name").split()
     missing = []
     for name in listed:

@@ -64,7 +64,9 @@ def test_a_right_that_is_granted_as_the_error_says_is_there(attendee, local_clus
 def test_a_token_that_has_expired_and_one_that_is_not_accepted_are_said(spoil):
     payload = base64.urlsafe_b64encode(json.dumps({"exp": 1_700_000_000}).encode()).decode().rstrip("=")
     old = kit.connect("old", kubeconfig=spoil(user={"token": f"e30.{payload}.x"}))
-    with pytest.raises(Rejected, match=r"expired, at 2023-11-14T22:13(?s:.*)ask the instructor for a new kubeconfig"):
+    with pytest.raises(
+        Rejected, match=r"expired, at 2023-11-14T22:13(?s:.*)ask the instructor for a new kubeconfig"
+    ):
         old.kube.version()
         old.pods()
     strange = kit.connect("strange", kubeconfig=spoil(user={"token": "nobody's"}))

@@ -209,7 +209,7 @@ def test_what_somebody_reports_takes_no_more_than_a_row():
 
 
 def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
-    kube = SimpleNamespace(cluster="lab", within=lambda namespace: kube)
+    kube = SimpleNamespace(cluster="lab", in_namespace=lambda namespace: kube)
     watch = WorkshopWatch(kube, minutes=1)
     ada = {"00_start": report_of(9, 9), "05_indexed_job": report_of(2, 4)}
     bob = {"05_indexed_job": report_of(3, 4, "failed", "Oh: no")}

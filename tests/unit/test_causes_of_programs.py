@@ -10,7 +10,7 @@ from kitlib.causes.known_errors import known
 from kitlib.causes.rules.programs import RULES
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, plain
-from kitlib.jobs.launcher import _warn_of_ranks_alone
+from kitlib.jobs.launcher import _warn_of_missing_rendezvous
 from kitlib.k8s import names
 
 START = '{{"event": "start", "time": 1.0, "rank": 0, "world_size": {}, "backend": "gloo"}}'
@@ -192,12 +192,12 @@ def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, 
     (tmp_path / "helper.py").write_text("os.environ['MASTER_ADDR'] = '127.0.0.1'")
     (tmp_path / "train.py").write_text(source)
     with caplog.at_level(logging.WARNING):
-        _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2))
+        _warn_of_missing_rendezvous(kit.IndexedJob(tmp_path / "train.py", nodes=2))
         assert (words in caplog.text) and bool(caplog.text) == bool(words)
         caplog.clear()
-        assert words in _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2))
+        assert words in _warn_of_missing_rendezvous(kit.IndexedJob(tmp_path / "train.py", nodes=2))
         caplog.clear()
-        assert not _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=1))
+        assert not _warn_of_missing_rendezvous(kit.IndexedJob(tmp_path / "train.py", nodes=1))
     assert not caplog.text
 
 
@@ -212,12 +212,12 @@ def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, 
 )
 def test_ranks_that_a_program_starts_itself_must_know_their_pod(source, words, tmp_path):
     (tmp_path / "train.py").write_text(source)
-    alone = _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2, launcher="python"))
+    alone = _warn_of_missing_rendezvous(kit.IndexedJob(tmp_path / "train.py", nodes=2, launcher="python"))
     assert words in alone and bool(alone) == bool(words)
     assert kinds(["world size: 2"], ["world size: 2"], notes={names.RANKS_ALONE: alone}) == (
         ["NeverMet"] if "localhost" in words else []
     )
-    assert not _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=1, launcher="python"))
+    assert not _warn_of_missing_rendezvous(kit.IndexedJob(tmp_path / "train.py", nodes=1, launcher="python"))
 
 
 def test_ranks_that_only_evaluate_need_not_meet():

@@ -80,7 +80,7 @@ def test_a_run_that_has_done_a_step_is_not_kept_apart():
     assert causes_of(network.RULES, policy(), pods=[pod()], logs=logs) == []
 
 
-def test_a_node_in_trouble_is_named_with_its_ranks():
+def test_an_unhealthy_node_is_named_with_its_ranks():
     conditions = [
         objects.condition("Ready", "Unknown", message="Kubelet stopped posting node status."),
         objects.condition("DiskPressure", reason="KubeletHasDiskPressure"),
@@ -207,4 +207,4 @@ def test_a_program_that_a_shell_does_not_find_is_named_by_the_end_of_a_log(lines
 def test_a_running_container_that_calls_a_missing_program_again_and_again_is_named(times, kinds):
     lines = [Line("", "sh: 1: nc: not found"), Line("", "waiting")] * times
     facts = Facts(run="digits", main=main(), pods=[pod()], logs={0: lines}, now=NOW, phase="Running")
-    assert [cause.kind for cause in causes(facts, [containers.in_a_loop])] == kinds
+    assert [cause.kind for cause in causes(facts, [containers.crash_loops])] == kinds

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kitlib.causes import Facts, causes
-from kitlib.causes.room import ALL_PODS
+from kitlib.causes.free_resources import ALL_PODS
 from kitlib.causes.rules import reported, scheduling
 
 from . import objects  # messages are as long as the programs write them

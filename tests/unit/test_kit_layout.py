@@ -10,7 +10,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput
 from kitlib.jobs import layout, sources
-from kitlib.jobs.unasked import unasked, with_unasked
+from kitlib.jobs.referenced_files import add_referenced_files, find_referenced_files
 
 UP = "os.path.dirname(os.path.dirname(os.path.abspath(__file__)))"
 ADDS = f"import os, sys\nsys.path.insert(0, {UP})\n"
@@ -225,7 +225,7 @@ def test_what_a_script_adds_as_seen_from_the_working_directory_pods_are_told(
 
 
 def test_modules_that_settings_name_are_carried(tmp_path):
-    """As hydra's ``_target_``; what no setting names stays here."""
+    """As hydra's ``_target_``; what no setting refers to is not sent."""
     lay(tmp_path, {"models/__init__.py": "", "models/net.py": "N = 3", "other.py": ""})
     lay(tmp_path, {"conf/a.yaml": "net:\n  _target_: models.net.N\n"})
     for name, call in (("train", "hydra.utils.instantiate(config)"), ("plain", "build(config)")):
@@ -347,11 +347,11 @@ def test_what_a_program_opens_below_its_working_directory_goes_along(
     (here / "train.py").write_text(source)
     monkeypatch.chdir(here / start)
     job = kit.IndexedJob(here / "train.py", args=args)
-    named = unasked(job.layout, job.args, job.sources, folders=True, literals=True)
-    sources, files = with_unasked(job.layout, job.sources, [], named, local=True)
+    named = find_referenced_files(job.layout, job.args, job.sources, folders=True, literals=True)
+    sources, files = add_referenced_files(job.layout, job.sources, [], named, local=True)
     assert files == paths
-    assert ("sent along" in caplog.text) == bool(paths)
+    assert ("sent with it" in caplog.text) == bool(paths)
     assert set(paths) <= {name for path in sources for name in (path, path.rpartition("/")[0])}
-    assert [*unasked(job.layout, job.args, job.sources, folders=False, literals=False)] == [
+    assert [*find_referenced_files(job.layout, job.args, job.sources, folders=False, literals=False)] == [
         path for path in paths if any(path in word for word in args)
     ]

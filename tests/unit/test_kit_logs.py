@@ -76,4 +76,4 @@ def test_the_head_of_a_stream_ends_following_with_its_last_line(monkeypatch):
     monkeypatch.setattr(LogStream, "_follow", follow)
     stream = LogStream(None, None, timeout=1)
     assert [*stream.head(2)] == ["[rank 0] a line"] * 2
-    assert len(ends) == 1 and stream.most is None
+    assert len(ends) == 1 and stream.limit is None

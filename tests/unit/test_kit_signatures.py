@@ -15,7 +15,7 @@ from kitlib.jobs.launcher import LaunchArguments
 
 JOBS = (kit.IndexedJob, kit.TorchElastic, kit.PyTorchJob, kit.TrainJob, kit.ElasticJob)
 FUNCTIONS = [getattr(kit, name) for name in kit.__all__ if inspect.isfunction(getattr(kit, name))]
-OPEN = {"check", "create_cluster", "connect", "preflight"}  # the provider's options, or the learner's names
+OPEN = {"check", "create_cluster", "preflight"}  # the provider's options, or the learner's names
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ api_version = "example.org/v1"
 job = "sweeps:Sweep"
 replicas = ["trials.*.count"]
 limits = "bounds"
-beside = "controllers"
+fixed_replicas = "controllers"
 role = "trial"
 
 [quota]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kitlib.causes import Facts
-from kitlib.causes.ends import rank_ends
+from kitlib.causes.rank_ends import rank_ends
 from kitlib.display import tracebacks
 from kitlib.display.tracebacks import Line, time_key
 

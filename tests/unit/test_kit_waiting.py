@@ -16,7 +16,9 @@ def test_every_state_on_the_way_is_reported_in_words():
 
 def test_a_timeout_tells_the_last_state_seen():
     clock = itertools.count().__next__
-    with pytest.raises(WaitTimeout, match="(?s)timed out after 3 s waiting for the pods to run. Last seen: 0 of 4.*run.wait"):
+    with pytest.raises(
+        WaitTimeout, match="(?s)timed out after 3 s waiting for the pods to run. Last seen: 0 of 4.*run.wait"
+    ):
         wait(itertools.repeat("0 of 4"), until=lambda state: False, timeout=3, clock=clock, **ARGUMENTS)
 
 
@@ -29,7 +31,10 @@ def test_what_goes_on_changing_is_waited_for_though_it_takes_long():
 def test_a_standstill_tells_for_how_long_nothing_has_changed():
     clock = itertools.count().__next__
     states = itertools.chain(["0 of 4", "1 of 4"], itertools.repeat("2 of 4"))
-    with pytest.raises(WaitTimeout, match="(?s)no progress for 180 s while waiting for the pods to run. Last seen: 2 of 4.*run.wait"):
+    with pytest.raises(
+        WaitTimeout,
+        match="(?s)no progress for 180 s while waiting for the pods to run. Last seen: 2 of 4.*run.wait",
+    ):
         wait(states, until=lambda state: False, clock=clock, **ARGUMENTS)
 
 

@@ -159,7 +159,7 @@ def test_losses_of_a_validation_are_a_row_of_their_own_at_the_steps_before_them(
 
 @pytest.mark.parametrize("script", ["run", "cluster", "workshop"])
 def test_the_columns_that_the_browser_asks_for_are_those_that_it_is_sent(script):
-    kube = SimpleNamespace(cluster="lab", within=lambda namespace: kube)
+    kube = SimpleNamespace(cluster="lab", in_namespace=lambda namespace: kube)
     run = RunWatch(SimpleNamespace(name="mine", kube=kube), states=lambda: iter(()))
     run._take([(0, Line("2026-01-01T00:00:00Z", "Epoch 0, Training Loss: 0.5"))])
     run.pods = watch.rows_in(run_view.PODS, [{"pod": "mine-0", "rank": 0, "status": "Running"}])

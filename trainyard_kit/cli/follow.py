@@ -166,7 +166,8 @@ def follow(
         if pod is not None and pods.phase(pod) == "Failed":
             raise run.failure(run.status, rank=rank)
     except Interrupted as error:
-        fix = f"trainyard run logs {run_arguments} --follow shows it again, trainyard run delete {run_arguments} ends it"
+        shows = f"trainyard run logs {run_arguments} --follow shows it again"
+        fix = f"{shows}, trainyard run delete {run_arguments} ends it"
         raise Interrupted(error.what, about=error.about, fix=fix) from error
 
 

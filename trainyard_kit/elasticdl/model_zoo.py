@@ -14,7 +14,7 @@ from typing import Any
 from kitlib.errors import BadInput
 from kitlib.jobs.layout import FOLDER
 from kitlib.jobs.program import TrainerProgram
-from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
+from kitlib.jobs.sources import Sources, check_size, content_of, escape_dollars, flags
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import GPU
 from trainyard_kit.elasticdl.parameter_server import ParameterServer, check_functions
@@ -144,7 +144,7 @@ class ModelZooJob(ParameterServer):
         main = super()._main()
         if self.state_dir:
             (master,) = main["spec"]["template"]["spec"]["containers"]
-            master["command"][-1] = literal([f"--state-dir={self.state_dir}"])[0]
+            master["command"][-1] = escape_dollars([f"--state-dir={self.state_dir}"])[0]
         return main
 
     def _flags(self) -> list[str]:

@@ -19,7 +19,7 @@ from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
 from kitlib.jobs.program import TrainerProgram
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import escape_dollars
 from kitlib.jobs.syntax import parse
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
@@ -218,8 +218,8 @@ class ParameterServer(TrainingJob):
         state = f"--state-dir={self.root}/parameter-server/{self.name}"
         owner = {"name": "JOB_NAME", "value": self._object_name("-master")}
         container |= {
-            "command": [*command, *literal([state])],
-            "args": literal([*self._flags(), *self.args]),
+            "command": [*command, *escape_dollars([state])],
+            "args": escape_dollars([*self._flags(), *self.args]),
         }
         pod["spec"]["containers"] = [merge(container, {"env": [owner]})]
         pod["spec"] |= {"serviceAccountName": self._object_name("-master")}

@@ -147,7 +147,9 @@ def _delete_storage(cluster: Cluster, kind: str, name: str) -> str:
 
 def _delete_operator(cluster: Cluster, name: str) -> str:
     workloads = (part.workload for part in OPERATORS[name])
-    found = [cluster.kube.in_namespace(namespace).find(kind, workload) for kind, namespace, workload in workloads]
+    found = [
+        cluster.kube.in_namespace(namespace).find(kind, workload) for kind, namespace, workload in workloads
+    ]
     existing = [controller for controller in found if controller and OPERATOR in _labels(controller)]
     uninstall(name, cluster=cluster)
     return DELETED if existing else ABSENT

@@ -67,7 +67,7 @@ def _outlives_rank(pod: Object, name: str, rank: str) -> Cause:
     )
 
 
-def in_a_loop(facts: Facts) -> Iterator[Cause]:
+def crash_loops(facts: Facts) -> Iterator[Cause]:
     """Find a container that calls, in a loop, a program that its image does not have."""
     for pod in facts.pods if facts.phase in ("Pending", "Running") else ():
         lines = [line.text for line in facts.lines_of(pod)[-6:]]
@@ -84,4 +84,4 @@ def in_a_loop(facts: Facts) -> Iterator[Cause]:
             )
 
 
-RULES = (others, in_a_loop)
+RULES = (others, crash_loops)

@@ -42,7 +42,10 @@ def hanging_ranks(facts: Facts) -> Iterator[Cause]:
         return
     causes = causes or [*_not_met(ranks, facts)]
     causes = (
-        causes or [*_different(ranks, facts)] or [*_elsewhere(ranks, facts)] or [*_computing(ranks, facts)]
+        causes
+        or [*_different(ranks, facts)]
+        or [*_different_stacks(ranks, facts)]
+        or [*_computing(ranks, facts)]
     )
     yield from causes or [*_behind(ranks, facts)] or _all_wait(ranks, facts)
 
@@ -60,7 +63,7 @@ def names(ranks: Sequence[int | str]) -> str:
     return f"ranks {', '.join(map(str, ranks))}"
 
 
-def _are(ranks: Sequence[int | str]) -> str:
+def _named_with_verb(ranks: Sequence[int | str]) -> str:
     return f"{names(ranks)} {'is' if len(ranks) == 1 else 'are'}"
 
 
@@ -96,7 +99,7 @@ def _state_lines(ranks: Sequence[RankState]) -> list[str]:
         waits = f" ({state.waits})" if state.waits not in ("", "0") else ""
         word = STATES.get(state.state, state.state)
         lines.setdefault(f"{word}{location}{waits}, {state.cpu:.0%} of a core", []).append(state.rank)
-    texts = [f"{names(where)}: {text}" for text, where in lines.items()]
+    texts = [f"{names(members)}: {text}" for text, members in lines.items()]
     return texts[:MAX_LINES] + ([f"and {len(texts) - MAX_LINES} others"] if len(texts) > MAX_LINES else [])
 
 
@@ -141,7 +144,10 @@ def _different(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     for difference in mismatches:
         if difference.kind != "absent":
             (call, odd), *rest = difference.by_call()
-            other = "; ".join(f"{_are(them)} in {_place(theirs, by_rank[them[0]])}" for theirs, them in rest)
+            other = "; ".join(
+                f"{_named_with_verb(peers)} in {_place(peer_call, by_rank[peers[0]])}"
+                for peer_call, peers in rest
+            )
             what = f"is in {_place(call, by_rank[odd[0]])}; {other}"
             kind, fix = "CollectiveMismatch", ORDER
             if difference.kind == "sizes":
@@ -168,7 +174,7 @@ def _absent(
     """Describe a rank that has not called the collective in which others wait."""
     waiting = [rank for rank, call in difference.calls.items() if call.is_pending]
     call = difference.calls[waiting[0]]
-    others = f"{_are(waiting)} in {_place(call, by_rank[waiting[0]])}"
+    others = f"{_named_with_verb(waiting)} in {_place(call, by_rank[waiting[0]])}"
     state = states[0]
     at = f" in {state.line}" if state.line else ""
     if SLEEPS in state.waits:
@@ -207,7 +213,7 @@ def _shape(sizes: Sequence[Sequence[int]]) -> str:
     return ", ".join("×".join(map(str, size)) or "a number" for size in sizes)
 
 
-def _elsewhere(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
+def _different_stacks(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     """Find ranks whose stacks differ from most ranks' stacks, or a send without a receiver."""
     by_location: dict[str, list[RankState]] = {}
     for state in ranks:
@@ -221,7 +227,7 @@ def _elsewhere(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     if len(by_location) < 2 or "" in by_location or not any(state.call for state in ranks):
         return
     usual = max(by_location, key=lambda location: len(by_location[location]))
-    others = _are([state.rank for state in by_location[usual]])
+    others = _named_with_verb([state.rank for state in by_location[usual]])
     for location, states in by_location.items():
         if location != usual and states[0].call:
             what = f"{'is' if len(states) == 1 else 'are'} in {location}; {others} in {usual}"

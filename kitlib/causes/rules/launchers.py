@@ -16,7 +16,7 @@ _TORCHRUN = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|elastic_lau
 _NODES = re.compile(r"(\d{1,6})(?::\d{1,6})?")
 
 
-def miscalled(facts: Facts) -> Iterator[Cause]:
+def wrong_arguments(facts: Facts) -> Iterator[Cause]:
     """Find the first of torchrun's arguments that keeps the pods of a run from their rendezvous."""
     calls = {pods.replica_id(pod): call for pod in facts.pods if (call := _call(pod)) is not None}
     if facts.phase not in ("Running", "Failed") or not calls or facts.main is None:
@@ -94,4 +94,4 @@ def _is_address(text: str) -> bool:
         return False
 
 
-RULES = (miscalled, below_minimum)
+RULES = (wrong_arguments, below_minimum)

@@ -77,13 +77,13 @@ def blocked(all_policies: Iterable[Object], pod: Object, *, several: bool = True
     if (
         several
         and into
-        and not any(_lets(rule, "from", pod) for spec in into for rule in spec.get("ingress") or [])
+        and not any(_allows_peer(rule, "from", pod) for spec in into for rule in spec.get("ingress") or [])
     ):
         yield "from being reached by each other (ingress)"
     rules = [rule for spec in out for rule in spec.get("egress") or []]
-    if several and out and not any(_lets(rule, "to", pod) for rule in rules):
+    if several and out and not any(_allows_peer(rule, "to", pod) for rule in rules):
         yield "from reaching each other (egress)"
-    if out and not any(_lets_dns(rule) for rule in rules):
+    if out and not any(_allows_dns(rule) for rule in rules):
         yield "from DNS (egress to port 53)"
 
 
@@ -91,7 +91,7 @@ def _types(spec: Object) -> list[str]:
     return spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
 
 
-def _lets(rule: Object, direction: str, pod: Object) -> bool:
+def _allows_peer(rule: Object, direction: str, pod: Object) -> bool:
     """Tell whether a rule lets connections with pods like this one through."""
     peers, ports = rule.get(direction), rule.get("ports") or []
     if ports and all(port.get("port") in DNS_PORTS for port in ports):
@@ -104,7 +104,7 @@ def _lets(rule: Object, direction: str, pod: Object) -> bool:
     )
 
 
-def _lets_dns(rule: Object) -> bool:
+def _allows_dns(rule: Object) -> bool:
     ports = rule.get("ports")
     if ports and not any(port.get("port") in (None, *DNS_PORTS) for port in ports):
         return False

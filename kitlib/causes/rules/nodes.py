@@ -23,8 +23,8 @@ RECENT_SECONDS = 300
 BY_PURPOSE = ("Stopped", "Isolated", "Rebooted", "Starting")
 
 
-def troubled(facts: Facts) -> Iterator[Cause]:
-    """Find nodes of the run's pods that are in trouble; of a run that lacks pods, all nodes."""
+def unhealthy_nodes(facts: Facts) -> Iterator[Cause]:
+    """Find unhealthy nodes: those of the run's pods; of a run that lacks pods, of all nodes."""
     if facts.phase in ("Succeeded", "Deleted"):
         return
     places = {pod["spec"].get("nodeName") for pod in facts.pods}
@@ -32,13 +32,13 @@ def troubled(facts: Facts) -> Iterator[Cause]:
     for node in facts.of("Node"):
         name = node["metadata"]["name"]
         if name in places or waiting:
-            yield from _conditions(facts, node, here=name in places)
+            yield from _conditions(facts, node, has_pods=name in places)
             yield from _events(facts, node)
     if not facts.of("Node"):
         yield from _unreachable(facts)
 
 
-def _conditions(facts: Facts, node: Object, *, here: bool) -> Iterator[Cause]:
+def _conditions(facts: Facts, node: Object, *, has_pods: bool) -> Iterator[Cause]:
     """Find the conditions that a healthy node does not have; an extension's are problems when true."""
     name = node["metadata"]["name"]
     for condition in (node.get("status") or {}).get("conditions") or []:
@@ -65,7 +65,7 @@ def _conditions(facts: Facts, node: Object, *, here: bool) -> Iterator[Cause]:
             what=what,
             fix=fix,
             evidence=(f"Node {name}: {condition['type']} is {status}: {reason}: {message}",),
-            certainty=CERTAIN if here and kind == "NodeNotReady" else LIKELY if here else POSSIBLE,
+            certainty=POSSIBLE if not has_pods else CERTAIN if kind == "NodeNotReady" else LIKELY,
             time=condition.get("lastTransitionTime") or "",
             rank=replicas[0] if len(replicas) == 1 else None,
         )
@@ -111,4 +111,4 @@ def _unreachable(facts: Facts) -> Iterator[Cause]:
             )
 
 
-RULES = (troubled,)
+RULES = (unhealthy_nodes,)

@@ -71,7 +71,7 @@ _DEVICE = re.compile(r"GPU available: True|\bdevice\W{1,6}cuda\b|Using cuda devi
 _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,200})'")
 
 
-def never_met(facts: Facts) -> Iterator[Cause]:
+def separate_worlds(facts: Facts) -> Iterator[Cause]:
     """Find ranks that train alone, in each pod a separate world.
 
     Their starts say a world of one, or two pods have the same rank of a world; or nothing speaks of a larger
@@ -92,18 +92,18 @@ def never_met(facts: Facts) -> Iterator[Cause]:
             together |= bool(_TOGETHER.search(line.text) or event and event.world_size > 1)
             if _ALONE.search(line.text) or event and event.event == "start" and event.world_size == 1:
                 alone.setdefault(rank, line)
-    twice, size = _twice(facts, starts)
-    line = twice or next(iter(alone.values()), Line("", ""))
+    duplicate, size = _duplicate_rank(facts, starts)
+    line = duplicate or next(iter(alone.values()), Line("", ""))
     everywhere = len(alone) > 1 and len(alone) >= len(facts.logs) and not together
-    if not twice and not everywhere and (size or together and "localhost" not in note):
+    if not duplicate and not everywhere and (size or together and "localhost" not in note):
         return
-    reason = line.text[:400] if twice or everywhere else note or _foreseen(facts)
+    reason = line.text[:400] if duplicate or everywhere else note or _command_without_rendezvous(facts)
     if not reason:
         return
-    world = f", a world of {size}" if twice else ", a world of one" if everywhere else ""
+    world = f", a world of {size}" if duplicate else ", a world of one" if everywhere else ""
     yield Cause(
         kind="NeverMet",
-        who=f"{max(len(alone), len(facts.pods))} {'pods' if twice else 'ranks'}",
+        who=f"{max(len(alone), len(facts.pods))} {'pods' if duplicate else 'ranks'}",
         what=f"never met: each trains alone{world}",
         fix="torchrun --nnodes; Lightning: Trainer(num_nodes=…); accelerate launch --num_machines; "
         "a script: torch.distributed.init_process_group()",
@@ -113,7 +113,7 @@ def never_met(facts: Facts) -> Iterator[Cause]:
     )
 
 
-def _twice(facts: Facts, starts: Mapping[int | str, Sequence[Line]]) -> tuple[Line | None, int]:
+def _duplicate_rank(facts: Facts, starts: Mapping[int | str, Sequence[Line]]) -> tuple[Line | None, int]:
     """Find a rank of the largest world that two pods have, and that world's size; 0 where no line tells it.
 
     Elastic workers get other ranks in each round. Where GPUs are, gloo has groups beside the world.
@@ -146,7 +146,7 @@ def _variable(pod: Object, name: str) -> str:
     return next((str(item.get("value", "")) for item in variables if item["name"] == name), "")
 
 
-def _foreseen(facts: Facts) -> str:
+def _command_without_rendezvous(facts: Facts) -> str:
     """Describe a command that starts a separate world in each pod; empty if there is none."""
     for pod in facts.pods if len(facts.pods) > 1 else ():
         for container in pod["spec"]["containers"]:
@@ -226,13 +226,13 @@ def missing_module(facts: Facts) -> Iterator[Cause]:
 
 def _place_of(top: str) -> Path | None:
     """Find a module's folder: the working directory, one of its parents or of its subfolders."""
-    here = Path.cwd()
-    below = [path for path in sorted(here.glob("*/")) if not path.name.startswith(".")]
-    for folder in (here, *here.parents[:3], *below[:200]):
+    current = Path.cwd()
+    below = [path for path in sorted(current.glob("*/")) if not path.name.startswith(".")]
+    for folder in (current, *current.parents[:3], *below[:200]):
         if (folder / f"{top}.py").is_file() or (folder / top).is_dir():
             return folder
     return None
 
 
-RULES = (missing_module, never_met, gpus_unused)
-WARNINGS = (never_met, gpus_unused)  # of runs that succeed all the same
+RULES = (missing_module, separate_worlds, gpus_unused)
+WARNINGS = (separate_worlds, gpus_unused)  # of runs that succeed all the same

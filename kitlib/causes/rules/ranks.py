@@ -1,16 +1,16 @@
 """The rank that failed first and why, from its log, torchrun's report and the node's status.
 
 A broken connection is a consequence if any other rank ended in another way. How each rank ended is in
-`kitlib.causes.ends`; what errors mean in `kitlib.causes.known_errors`.
+`kitlib.causes.rank_ends`; what errors mean in `kitlib.causes.known_errors`.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause, shorten
-from kitlib.causes.ends import RankEnd, all_ranks, one_of, own_ends, rank_ends, suspects
 from kitlib.causes.facts import Facts
 from kitlib.causes.known_errors import by_code, known
+from kitlib.causes.rank_ends import RankEnd, all_ranks, one_of, own_ends, rank_ends, suspects
 from kitlib.causes.rules.timeouts import absent
 from kitlib.causes.signals import ended_by_node
 from kitlib.k8s import pods
@@ -51,13 +51,13 @@ def failed_ranks(facts: Facts) -> Iterator[Cause]:
         for end in own:
             if end is not first and end not in alike:  # the first says so
                 yield _cause(end, facts, [], first=False)
-    unheard = []
+    silent = []
     if ends and not own:
-        unheard = [*absent(ends, all_ranks(facts))] or [*_unheard(facts, ends)]
-    yield from unheard
+        silent = [*absent(ends, all_ranks(facts))] or [*_silent_ranks(facts, ends)]
+    yield from silent
     for end in ends:
         if end.follows:
-            yield _consequence(end, alone=not own and not unheard and end is ends[0])
+            yield _consequence(end, alone=not own and not silent and end is ends[0])
 
 
 RULES = (failed_ranks,)
@@ -176,7 +176,7 @@ def _pressure(facts: Facts, pod: Object | None) -> list[str]:
     return [f"node {node['metadata']['name']} has {', '.join(bad)}"] if node and bad else []
 
 
-def _unheard(facts: Facts, ends: list[RankEnd]) -> Iterator[Cause]:
+def _silent_ranks(facts: Facts, ends: list[RankEnd]) -> Iterator[Cause]:
     """Name the ranks that ended without any output while the others lost their connections."""
     silent = suspects(facts, ends)
     if len({(end.error, end.code) for end in silent}) == 1 < len(silent) and silent[0].code is None:

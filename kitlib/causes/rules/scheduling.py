@@ -15,7 +15,7 @@ from typing import Any
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
 from kitlib.causes.facts import Facts
-from kitlib.causes.room import BYTES, holders_of_port, needed, shortage
+from kitlib.causes.free_resources import BYTES, holders_of_port, needed, shortage
 from kitlib.causes.rules.reported import cause_of, patterns
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, pod_name
 from kitlib.k8s import pods
@@ -159,8 +159,8 @@ def _untolerated(node: Object, spec: Object) -> Iterator[str]:
         ):
             continue
         name = node["metadata"]["name"]
-        trouble = _table()["trouble"].get(key)
-        yield f"{name} {trouble}" if trouble else f"{name} {key}={taint.get('value', '')}:{effect}"
+        meaning = _table()["controller_taints"].get(key)
+        yield f"{name} {meaning}" if meaning else f"{name} {key}={taint.get('value', '')}:{effect}"
 
 
 def _changed(pod: Object) -> str:

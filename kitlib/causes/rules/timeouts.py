@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kitlib.causes.cause import LIKELY, Cause
-from kitlib.causes.ends import RankEnd
+from kitlib.causes.rank_ends import RankEnd
 from kitlib.causes.rules.hangs import names
 from kitlib.k8s import pods
 

@@ -82,10 +82,10 @@ def not_scheduled(facts: Facts) -> Iterator[Cause]:
                 what += f": {_of_workload(facts, facts.main, pod) or 'Kueue has not admitted it'}"
             yield _of_pod(pod, "SchedulingGated", what, fix, CERTAIN, scheduled.get("message") or "")
         elif not scheduled and _age(facts, pod) > PATIENCE_SECONDS:
-            yield _overlooked(facts, pod)
+            yield _not_considered(facts, pod)
 
 
-def _overlooked(facts: Facts, pod: Object) -> Cause:
+def _not_considered(facts: Facts, pod: Object) -> Cause:
     spec, age = pod["spec"], f"for {_age(facts, pod):.0f} s"
     scheduler = spec.get("schedulerName") or "default-scheduler"
     claims = [
@@ -212,8 +212,8 @@ def kept_by_finalizers(facts: Facts) -> Iterator[Cause]:
             yield Cause(kind="Finalizer", who=subject, what=what, fix=fix, certainty=CERTAIN)
 
 
-def gone(facts: Facts) -> Iterator[Cause]:
-    """Find why the run's object is gone: it had ended, and its time to live has expired."""
+def deleted_after_success(facts: Facts) -> Iterator[Cause]:
+    """Find that the run's object was deleted after it had succeeded, as when its time to live has expired."""
     if facts.main is not None:
         return
     for event in facts.events:
@@ -293,4 +293,13 @@ def _age(facts: Facts, pod: Object) -> float:
     return facts.seconds_since(pod["metadata"].get("creationTimestamp"))
 
 
-RULES = (suspended, not_scheduled, not_started, no_controller, kept_by_finalizers, gone, gave_up, overdue)
+RULES = (
+    suspended,
+    not_scheduled,
+    not_started,
+    no_controller,
+    kept_by_finalizers,
+    deleted_after_success,
+    gave_up,
+    overdue,
+)

@@ -1,8 +1,8 @@
-"""Files that a program opens below its working directory: found in its text, its arguments and its settings.
+"""Local files that a program refers to by relative paths: in its text, its arguments or its settings.
 
-At home the working directory is the program's folder, or the one from which it is started. What is named with
-``files=`` and what is read beside ``__file__`` is in `sources`; what lies above the working directory needs a
-volume.
+On this machine its working directory is its own folder, or the one from which it is started. What is named
+with ``files=`` and what is read beside ``__file__`` is in `sources`; what lies above the working directory
+needs a volume.
 """
 
 import ast
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from kitlib.jobs.layout import Layout, named
+from kitlib.jobs.layout import Layout, literal_paths
 from kitlib.jobs.sources import DISK_BYTES, DISK_FILES, Sources, content_of, fits, texts_of
 from kitlib.jobs.syntax import parse
 from kitlib.k8s.quantities import format_bytes
@@ -22,23 +22,24 @@ log: logging.Logger = logging.getLogger(__name__)
 _SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".txt")
 PROGRAMS = 100  # of a project, which are read for the paths in them
 _SETTINGS_BYTES = 256 * 1024
+TOO_LARGE = '%s is not sent (too large for a ConfigMap): volume.upload("%s") and volumes= carry it'
 _OUTPUTS = ("runs", "logs", "log", "output", "outputs", "wandb", "mlruns", "lightning_logs", "tb_logs")
 
 
-def unasked(
+def find_referenced_files(
     layout: Layout, args: list[str], sources: Sources, *, folders: bool, literals: bool
 ) -> dict[str, dict[str, Path]]:
-    """Find what lies here of the relative paths that a program, its arguments and its settings name.
+    """Find the local files and folders to which a program, its arguments or its settings refer.
 
     Args:
         layout: Of the program.
         args: Its arguments.
-        sources: What is carried of the project already.
-        folders: Whether folders count; otherwise files alone.
-        literals: Whether what stands in the program counts; otherwise what its arguments name alone.
+        sources: The files of the project that are sent already.
+        folders: Find folders, too.
+        literals: Search the program and its settings; otherwise its arguments alone.
 
     Returns:
-        Files by their path below the working directory, by the path that was named.
+        Files by their path below the working directory, by the path that refers to them.
     """
     start = Path.cwd()
     places = [layout.base, *([start] if layout.base.is_relative_to(start) else [])]
@@ -63,32 +64,32 @@ def unasked(
     return results
 
 
-def with_unasked(
+def add_referenced_files(
     layout: Layout,
     sources: Sources,
     files: list[str],
-    named: Mapping[str, Mapping[str, Path]],
+    referenced: Mapping[str, Mapping[str, Path]],
     *,
     local: bool,
 ) -> tuple[Sources, list[str]]:
-    """Add what was found to the sources and to the files of the working directory.
+    """Add the referenced files to the sources and to the files of the working directory.
 
-    Elsewhere than on local nodes, which see this disk, what a ConfigMap cannot carry stays here.
+    What a ConfigMap cannot carry is sent to local nodes alone, which see this disk.
     """
-    for name, paths in named.items():
+    for name, paths in referenced.items():
         if any(PurePosixPath(name).is_relative_to(file) for file in files):
             continue
         more = {
             (PurePosixPath(layout.folder) / path).as_posix(): content_of(file) for path, file in paths.items()
         }
         if not local and not fits({**sources, **more}):
-            log.warning('%s stays here: volume.upload("%s") and volumes= carry it', name, name)
+            log.warning(TOO_LARGE, name, name)
             continue
         sources = {**more, **sources}
         files = [*(file for file in files if not PurePosixPath(file).is_relative_to(name)), name]
-    if along := [name for name in files if name in named and name != layout.name]:
-        size = sum(path.stat().st_size for name in along for path in named[name].values())
-        log.warning("%s names %s: sent along, %s", layout.name, ", ".join(along), format_bytes(size))
+    if added := [name for name in files if name in referenced and name != layout.name]:
+        size = sum(path.stat().st_size for name in added for path in referenced[name].values())
+        log.warning("%s refers to %s: sent with it, %s", layout.name, ", ".join(added), format_bytes(size))
     return sources, files
 
 
@@ -103,15 +104,15 @@ def _files(place: Path, *, folders: bool) -> dict[str, Path]:
         size = sum(path.stat().st_size for path in files.values())
         if len(files) <= DISK_FILES and size <= DISK_BYTES:
             return files
-        log.warning("%s stays here, %s: volume.upload() and volumes= carry it", place, format_bytes(size))
+        log.warning("%s is not sent (%s): volume.upload() and volumes= carry it", place, format_bytes(size))
     return {}
 
 
 def _literals(text: str | bytes, layout: Layout) -> Iterator[str]:
-    """Yield paths in a text; of one that it computes its folder. Not files beside ``__file__``."""
+    """Yield the paths in a source, and the folder of each computed one, but not files beside ``__file__``."""
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(text)
-        beside = {*named(tree, layout.program, anchored=True)}
+        beside = {*literal_paths(tree, layout.program, anchored=True)}
         keys = {node.value for node in _keys(tree) if isinstance(node, ast.Constant)}
         for word in texts_of(tree):
             if layout.base / word in beside and (layout.base / word).is_file() or word in _OUTPUTS:
@@ -125,7 +126,7 @@ def _literals(text: str | bytes, layout: Layout) -> Iterator[str]:
 
 
 def _keys(tree: ast.Module) -> Iterator[ast.expr | None]:
-    """Yield what names no file: keys, indices and members of collections."""
+    """Yield the texts that name no file: keys, indices and members of collections."""
     for node in ast.walk(tree):
         match node:
             case ast.Dict(keys=keys):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kitlib.runs import guard
+from kitlib.runs import parent_watchdog
 
 from ..patience import until
 
@@ -50,7 +50,7 @@ def tree(tmp_path):
         program.write_text(TREE)
         words = ["ignore" if ignore else "end", str(folder), "2", how]
         kernel = subprocess.Popen(
-            [sys.executable, "-c", KERNEL, guard.__file__, str(folder), str(program), *words],
+            [sys.executable, "-c", KERNEL, parent_watchdog.__file__, str(folder), str(program), *words],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -99,7 +99,15 @@ def test_the_exit_status_is_the_commands_and_what_it_has_left_behind_is_killed(p
     folder.mkdir()
     leave = "subprocess.Popen(['sleep', '600'], start_new_session=True).pid"
     source = f"import os, subprocess; open('{tmp_path}/pid', 'w').write(str({leave})); {program}"
-    command = [sys.executable, guard.__file__, str(os.getpid()), str(folder), sys.executable, "-c", source]
+    command = [
+        sys.executable,
+        parent_watchdog.__file__,
+        str(os.getpid()),
+        str(folder),
+        sys.executable,
+        "-c",
+        source,
+    ]
     assert subprocess.run(command, check=False, timeout=60).returncode == status
     assert not folder.exists()
     assert not _runs(int((tmp_path / "pid").read_text()))

@@ -1,4 +1,4 @@
-"""Run a command while another process lives, and end with it: ``python guard.py PID FOLDER COMMAND …``.
+"""Run a command until its parent process ends: ``python parent_watchdog.py PID FOLDER COMMAND …``.
 
 A notebook's kernel may be killed, and torchrun's ranks have sessions of their own, so nothing else would
 end them. All processes that the command leaves behind are killed; then its folder is removed. It imports the

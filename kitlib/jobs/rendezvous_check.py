@@ -1,6 +1,6 @@
-"""Ranks that will not meet, read in a program's text before it is launched. Pure.
+"""Check whether the ranks of a program will meet, by its text, before it is launched. Pure.
 
-What its ranks and its command say afterwards is in `kitlib.causes.rules.programs`.
+What its ranks and its command show afterwards is in `kitlib.causes.rules.programs`.
 """
 
 import re
@@ -15,14 +15,14 @@ _GROUPS = re.compile(
 )
 _EVALUATES = re.compile(r"\.eval\(\)|no_grad|inference_mode|\.(?:evaluate|predict|test|validate|generate)\(")
 _TRAINS = re.compile(r"\.backward\(|\.fit\(|\.train\(|\.step\(\)|value_and_grad|\bgrad\(|GradientTape")
-# An address of the pod itself; as a default of what the environment says it is not taken.
+# An address of the pod itself; one that is the default of a variable does not count.
 _LOCAL = re.compile(
     r"""(?:MASTER_ADDR|\b\w{0,20}(?:master|host|addr|coordinator)\w{0,20})["']?\s{0,4}\]?\s{0,4}[=:]\s{0,4}f?["'](?:localhost|127\.|\[?::1)"""
     r"""|TCPStore\(\s{0,40}["'](?:localhost|127\.)|(?:tcp|gloo)://(?:localhost|127\.)"""
 )
 _ONE_NODE = re.compile(r"\b(?:notebook_launcher|Trainer|Fabric)\(")
 _SPAWNS = re.compile(r"\bspawn\(|start_processes\(|Process\(|Pool\(")
-_PLACES = re.compile(  # by which a program that starts its ranks itself knows which pod it is in
+_PLACES = re.compile(  # by which a program that starts its ranks itself finds out its pod's number
     r"NODE_RANK|COMPLETION_INDEX|HOSTNAME|hostname|uname\(|num_nodes|machine_rank|node_rank|\bray\b|dask|SLURM"
     r"|OMPI_|distributed\.initialize|elastic_launch"
 )
@@ -38,16 +38,16 @@ _LIBRARIES = (
 _OWN_RANKS = '`launcher="torchrun"` starts its ranks; or read NODE_RANK and MASTER_ADDR in it'
 
 
-def ranks_alone(job: Job) -> tuple[str, str]:
+def find_missing_rendezvous(job: Job) -> tuple[str, str]:
     """Find out why the ranks of a job will not meet, by its sources, arguments and launcher.
 
     Returns:
-        What is wrong, and how it is changed; ``evaluates`` for a program that trains nothing, whose ranks
+        The problem and the fix; ``evaluates`` for a program that trains nothing, whose ranks
         need not meet; empty for nothing.
     """
     if not isinstance(job, TrainingJob) or job.layout is None or job.nodes * job.processes_per_node < 2:
         return "", ""
-    if hasattr(job, "servers"):  # whose workers meet nobody: parameter servers sum for them
+    if hasattr(job, "servers"):  # parameter servers: their workers form no process group
         return "", ""
     sources = [source for source in job.sources.values() if isinstance(source, str)]
     text = "\n".join(sources)
@@ -66,8 +66,8 @@ def ranks_alone(job: Job) -> tuple[str, str]:
         what = "nothing in it forms a process group, so each rank trains alone"
         fix = "call torch.distributed.init_process_group()"
     elif job.nodes > 1 and calls and "num_nodes" not in settings.lower() and not counted:
-        how = "alone, on localhost" if python or "launcher" in calls[0] else "alone, or refuses to"
-        what = f"{calls[0]}) without num_nodes trains on each of the {job.nodes} nodes {how}"
+        description = "alone, on localhost" if python or "launcher" in calls[0] else "alone, or refuses to"
+        what = f"{calls[0]}) without num_nodes trains on each of the {job.nodes} nodes {description}"
         fix = _OWN_RANKS if "launcher" in calls[0] else f"write {calls[0]}num_nodes={job.nodes})"
     elif local and "://" not in " ".join(job.args):
         what, fix = "it starts ranks that meet on localhost, so each pod trains alone", _OWN_RANKS
