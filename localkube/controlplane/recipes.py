@@ -97,8 +97,9 @@ RECIPES = {
             "v0.19.2",
             package="sigs.k8s.io/kueue/cmd/kueue",
             manifests="config",
-            packages=1240,
-            seconds=130,
+            packages=284,
+            seconds=40,
+            overlay=("github.com/kubeflow/trainer/v2",),
         ),
     )
 }
