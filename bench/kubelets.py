@@ -31,7 +31,7 @@ from kitlib.k8s.client import Kube
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from localkube.controlplane.binaries import ControlPlaneBinaries
-from localkube.controlplane.lock import alone
+from localkube.controlplane.lock import cache_lock
 from localkube.errors import LocalClusterError
 from tests.kubelet import images, namespaces, node, program
 
@@ -107,7 +107,7 @@ class KubeletCluster(AbstractContextManager[Any]):
         self._stack = ExitStack()
         groups = [folder.name, *(f"{folder.name}/node-{number}" for number in range(NODES))]
         with ExitStack() as stack:
-            stack.enter_context(alone(report, making="test-kubelet"))
+            stack.enter_context(cache_lock(report, making="test-kubelet"))
             stack.enter_context(namespaces.sysctls_kept())
             stack.enter_context(namespaces.cgroups(*groups))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)

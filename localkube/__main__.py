@@ -1,8 +1,9 @@
 """``python -m localkube VERB``: the local cluster for programs; ``trainyard cluster VERB`` is for people.
 
 Answers are JSON lines on standard output: ``{"progress": …}`` during an operation, at the end one
-``{"result": …, "verbs": 1}``, or ``{"error": {"what", "about", "fix"}, "verbs": 1}`` with exit status 1. A
-caller's TRAINYARD_VERBS is the version of the verbs that it speaks; any other version is refused.
+``{"result": …, "verbs": 1}``, or ``{"error": {"what", "about", "fix"}, "verbs": 1}`` with exit status 1. Only
+``kubeconfig`` prints its file, which is YAML. TRAINYARD_VERBS is the caller's version of the verbs; any other
+version is refused.
 """
 
 import signal
@@ -158,7 +159,7 @@ def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.cluster.seccomp import compile_filter
     from localkube.controlplane import binaries
 
-    kubernetes = binaries.outlook()
+    kubernetes = binaries.planned_version()
     report = {"seccomp": bool(compile_filter()), "kubernetes": kubernetes, "overload": _overload()}
     return host.inspect_host().as_dict() | report
 
@@ -224,11 +225,11 @@ def _image_store(options: argparse.Namespace) -> Any:
 
 
 def _bundle(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube.bundles import making, using
+    from localkube.bundles import create, unpack
 
     if options.action == "use":
-        return using.use(options.file, report=_report)
-    return making.create(
+        return unpack.use_bundle(options.file, report=_report)
+    return create.create_bundle(
         options.file, with_wheels=not options.without_wheels, images=options.image, report=_report
     )
 

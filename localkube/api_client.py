@@ -15,11 +15,11 @@ from typing import Any
 
 import aiohttp
 
+from localkube.api_path import MutableObject
 from localkube.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
 PATCHES = {
     "strategic": "application/strategic-merge-patch+json",
     "merge": "application/merge-patch+json",
@@ -61,7 +61,7 @@ class Api:
         await self._streams.close()
 
     async def follow_renewals(self) -> None:
-        """Load each renewed certificate, for ever: the API server refuses one that has expired."""
+        """Load each renewed certificate: the API server refuses one that has expired."""
         async for _ in replacements(self._certificate[0]):
             try:
                 self._tls.load_cert_chain(*self._certificate)
@@ -89,17 +89,17 @@ class Api:
             read_bufsize=buffer,
         )
 
-    async def get(self, path: str, **params: str) -> Object:
+    async def get(self, path: str, **params: str) -> MutableObject:
         return await self._call("GET", path, params=params)
 
-    async def post(self, path: str, body: Object) -> Object:
+    async def post(self, path: str, body: MutableObject) -> MutableObject:
         return await self._call("POST", path, body=body)
 
-    async def delete(self, path: str, body: Object | None = None, **params: str) -> Object:
+    async def delete(self, path: str, body: MutableObject | None = None, **params: str) -> MutableObject:
         """Delete an object or a list; ``body`` holds DeleteOptions."""
         return await self._call("DELETE", path, body=body, params=params)
 
-    async def patch(self, path: str, body: object, *, kind: str = "strategic") -> Object:
+    async def patch(self, path: str, body: object, *, kind: str = "strategic") -> MutableObject:
         """Patch an object; ``kind`` is strategic, merge or apply."""
         return await self._call("PATCH", path, body=body, content_type=PATCHES[kind])
 
@@ -111,7 +111,7 @@ class Api:
         body: Any = None,
         params: dict[str, str] | None = None,
         content_type: str = "application/json",
-    ) -> Object:
+    ) -> MutableObject:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type} if data else {}
         try:
@@ -189,7 +189,7 @@ class NodeApi(Api):
         super().__init__(server, **options)
         self._turn = turn
 
-    async def _call(self, method: str, path: str, **request: Any) -> Object:
+    async def _call(self, method: str, path: str, **request: Any) -> MutableObject:
         for delay in (*RELATED_SECONDS, None):
             if self.silent:
                 raise ApiError(0, "Unreachable", f"{method} {path}: the node has no network")
@@ -214,7 +214,7 @@ def _error(status: int, raw: bytes) -> ApiError:
     return ApiError(status, answer.get("reason", ""), answer.get("message", ""))
 
 
-Callback = Callable[[str, Object, Object | None], None]
+Callback = Callable[[str, MutableObject, MutableObject | None], None]
 
 
 class Informer:
@@ -237,9 +237,9 @@ class Informer:
         *,
         field_selector: str | None = None,
         label_selector: str | None = None,
-        trim: Callable[[Object], None] = lambda item: None,
+        trim: Callable[[MutableObject], None] = lambda item: None,
     ) -> None:
-        self.store: dict[tuple[str, str], Object] = {}
+        self.store: dict[tuple[str, str], MutableObject] = {}
         self.synced = asyncio.Event()
         self._api = api
         self._path = path
@@ -257,7 +257,7 @@ class Informer:
         self._callbacks.append(callback)
 
     async def run(self) -> None:
-        """List and watch for ever; reconnect after errors, and list again after 410 Gone.
+        """List and watch; reconnect after errors, and list again after 410 Gone.
 
         The delay grows with each consecutive attempt that ends within STEADY_SECONDS.
         """
@@ -307,13 +307,13 @@ class Informer:
         except ValueError as error:  # the connection was lost within a line
             raise ApiError(0, "Unreachable", f"watch {self._path}: {error}") from error
 
-    def _event(self, event: Object) -> None:
+    def _event(self, event: MutableObject) -> None:
         change, item = event["type"], event["object"]
         self._version = item["metadata"]["resourceVersion"]
         if change != "BOOKMARK":
             self._apply(change, item)
 
-    def _apply(self, change: str, item: Object) -> None:
+    def _apply(self, change: str, item: MutableObject) -> None:
         item["metadata"].pop("managedFields", None)  # larger than the rest of a Service with many ports
         self._trim(item)
         key = object_key(item)
@@ -337,7 +337,7 @@ def object_key(item: Mapping[str, Any]) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-async def find(api: Api, path: str) -> Object | None:
+async def find(api: Api, path: str) -> MutableObject | None:
     """Get an object; None if it does not exist."""
     try:
         return await api.get(path)

@@ -95,52 +95,54 @@ class ClusterSpec:
                 raise LocalClusterError(
                     f"{name} must be more than zero", about=str(value), fix=f"leave --{name} out"
                 )
+        self._check_limits()
+        if isinstance(self.gpus, str):
+            DeclaredGpu.parse(self.gpus)
+        elif self.gpus is not None and not 0 <= self.gpus <= 64:
+            raise LocalClusterError(
+                "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="use --gpus 0 to 64"
+            )
+        if self.token_webhook is not None and not _is_loopback_url(self.token_webhook):
+            raise LocalClusterError(
+                "the token webhook must be an http URL on 127.0.0.1",
+                about=self.token_webhook,
+                fix="use --token-webhook http://127.0.0.1:PORT/PATH",
+            )
+        _check_labels(self.labels)
+        for option, value, choices in (("images", self.images, IMAGE_MODES), ("mode", self.mode, MODES)):
+            if value not in choices:
+                raise LocalClusterError(
+                    f"{option} must be one of {', '.join(choices)}",
+                    about=value,
+                    fix=f"use --{option} {' or '.join(choices)}, or leave it out",
+                )
+
+    def _check_limits(self) -> None:
         if self.container_log_max_size < 1 or self.container_log_max_files < 2:
             raise LocalClusterError(
                 "a container's log has at least 2 files, of at least one byte",
                 about=f"{self.container_log_max_files} files of {self.container_log_max_size} bytes",
-                fix="correct --container-log-max-size and --container-log-max-files",
+                fix="use --container-log-max-size 1 or more and --container-log-max-files 2 or more",
             )
         try:
             parse_thresholds(self.eviction_hard or "")
         except ValueError as error:
             raise LocalClusterError(
-                str(error), about=self.eviction_hard or "", fix="correct --eviction-hard, or leave it out"
+                str(error),
+                about=self.eviction_hard or "",
+                fix="use --eviction-hard 'memory.available<100Mi,nodefs.available<10%', or leave it out",
             ) from error
         if self.pod_pids_limit < 0 or self.eviction_pressure_transition_period < 0:
             raise LocalClusterError(
-                "a limit of processes and a period are not negative",
+                "the limit of processes and the transition period must not be negative",
                 about=f"{self.pod_pids_limit} processes, {self.eviction_pressure_transition_period} s",
-                fix="correct --pod-pids-limit and --eviction-pressure-transition-period",
+                fix="use 0 or more for --pod-pids-limit and --eviction-pressure-transition-period",
             )
         if self.pid_max is not None and self.pid_max < MIN_PIDS:
             raise LocalClusterError(
                 f"a cluster needs at least {MIN_PIDS} processes and threads",
                 about=f"{self.pid_max}",
-                fix="correct --pid-max, or leave it out",
-            )
-        if isinstance(self.gpus, str):
-            DeclaredGpu.parse(self.gpus)
-        elif self.gpus is not None and not 0 <= self.gpus <= 64:
-            raise LocalClusterError(
-                "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
-            )
-        if self.token_webhook is not None and not _on_this_machine(self.token_webhook):
-            raise LocalClusterError(
-                "tokens are judged by a server on this machine's loopback",
-                about=self.token_webhook,
-                fix="write --token-webhook http://127.0.0.1:PORT/PATH",
-            )
-        _check_labels(self.labels)
-        if self.images not in IMAGE_MODES:
-            raise LocalClusterError(
-                f"images are one of {', '.join(IMAGE_MODES)}",
-                about=self.images,
-                fix="correct --images, or leave it out",
-            )
-        if self.mode not in MODES:
-            raise LocalClusterError(
-                f"a mode is one of {', '.join(MODES)}", about=self.mode, fix="correct --mode, or leave it out"
+                fix=f"use --pid-max {MIN_PIDS} or more, or leave it out",
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -184,7 +186,7 @@ class ClusterSpec:
             raise LocalClusterError(
                 "a rack has at least one node, and there are 26 at most",
                 about=f"{self.racks} racks for {self.nodes} nodes",
-                fix="correct --racks",
+                fix=f"use --racks 1 to {min(self.nodes, len(ascii_lowercase))}",
             )
         return {RACK: f"rack-{ascii_lowercase[index * self.racks // self.nodes]}"}
 
@@ -203,7 +205,7 @@ class ClusterSpec:
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
-    """Refuse labels that NodeRestriction forbids kubelets to set: node registration would fail for ever."""
+    """Refuse labels that NodeRestriction forbids kubelets to set: node registration would never succeed."""
     for label in labels:
         prefix = label.rpartition("/")[0]
         if RESERVED.fullmatch(prefix) and label not in OWN_LABELS and not OWN_PREFIX.fullmatch(prefix):
@@ -230,7 +232,7 @@ def gpu_labels(devices: Sequence[Gpu], *, shared: bool) -> dict[str, str]:
     }
 
 
-def _on_this_machine(url: str) -> bool:
+def _is_loopback_url(url: str) -> bool:
     try:
         address = urlsplit(url)
         return (address.scheme, address.hostname) == ("http", "127.0.0.1") and bool(address.port)

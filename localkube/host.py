@@ -196,7 +196,7 @@ def namespaces() -> Namespaces:
     os.waitpid(child, 0)
     if not problem:
         return Namespaces(True, user)
-    return Namespaces(False, user, problem, remedy())
+    return Namespaces(False, user, problem, namespaces_fix())
 
 
 def pod_users(place: Path) -> IdRanges:
@@ -211,7 +211,7 @@ def pod_users(place: Path) -> IdRanges:
         subordinate = _own_subordinate_ids()
         return (
             IdRanges(0, MANY_IDS, subordinate=subordinate)
-            if subordinate and _can_have(subordinate)
+            if subordinate and _can_map(subordinate)
             else IdRanges()
         )
     first, count = _subordinate_ids() or OWN_RANGES
@@ -253,7 +253,7 @@ def _own_subordinate_ids() -> tuple[int, ...]:
     return tuple(firsts) if all(firsts) else ()
 
 
-def _can_have(subordinate: tuple[int, ...]) -> bool:
+def _can_map(subordinate: tuple[int, ...]) -> bool:
     """Try to map subordinate ids: newuidmap may lack privileges, as in many containers."""
     child = os.fork()
     if child == 0:
@@ -269,8 +269,8 @@ def _can_have(subordinate: tuple[int, ...]) -> bool:
 def _subordinate_ids() -> tuple[int, int] | None:
     """Return the first of root's subordinate ids, and the number of ranges; None if too few."""
     ranges = [_ids_of(path, ("root", "0")) for path in ("/etc/subuid", "/etc/subgid")]
-    both = max(ranges[0] & ranges[1], key=lambda ids: ids[1], default=(0, 0))
-    return (both[0], both[1] // RANGE) if both[1] >= FEWEST_RANGES * RANGE else None
+    common = max(ranges[0] & ranges[1], key=lambda ids: ids[1], default=(0, 0))
+    return (common[0], common[1] // RANGE) if common[1] >= FEWEST_RANGES * RANGE else None
 
 
 def _is_administrator() -> bool:
@@ -324,7 +324,7 @@ def _try_namespaces(user: bool, writer: int) -> None:
         os._exit(0)
 
 
-def remedy() -> str:
+def namespaces_fix() -> str:
     """Explain how an administrator allows namespaces here."""
     switches = {
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (

@@ -82,7 +82,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         names, seconds = list(self._components), self._plan["sleep_seconds"]
         self._sleep = Sleep(root, seconds, programs=names, send=self._signal, connect=self._connect)
-        # While it is not set, all requests are denied. A cluster that begins is waited for by who began it.
+        # While it is not set, all requests are denied. During creation, `create` waits for readiness instead.
         self._api_ready = asyncio.Event()
         self._api_ready.set()
 
@@ -106,7 +106,7 @@ class Supervisor:
                     await self._start(component)
             if self._plan["token_webhook"]:
                 start_task(self._serve_token_reviews(**self._plan["token_webhook"]), name="token webhook")
-            start_task(self._start_late(), name="late components")
+            start_task(self._start_after_answer(), name="components that need the API")
             start_task(self._start_when_ready(), name="components that need readiness")
             if self._plan["images"]:
                 await serve_images(self._root / "images.sock", **self._plan["images"])
@@ -123,7 +123,7 @@ class Supervisor:
             runtime.terminate()
             runtime.wait()
             if self._plan["runtime"]["mode"] == "plain":
-                # What an ended runtime could not end has fallen to this process.
+                # This process has adopted what the runtime left running.
                 plain.end_children(besides=[self._gateway.pid] if self._gateway else [])
             if self._gateway:
                 self._gateway.kill()
@@ -151,20 +151,20 @@ class Supervisor:
     async def _start(self, component: ManagedProcess) -> None:
         component.identity = f"{component.name}.{component.crashes}"
         component.started = asyncio.get_running_loop().time()
-        order = {
+        request = {
             "id": component.identity,
             "argv": component.argv,
             "env": component.env,
             "log": component.log,
             "cwd": component.cwd,
         }
-        await self._client.call(component.op, **order)
+        await self._client.call(component.op, **request)
 
     async def _signal(self, name: str, number: int) -> None:
         await self._client.call("kill", id=self._components[name].identity, signal=number)
 
-    async def _start_at_last(self, component: ManagedProcess) -> None:
-        """Start a component as often as it takes: a full disk or a lack of memory passes."""
+    async def _start_with_retry(self, component: ManagedProcess) -> None:
+        """Start a component, retrying until it runs: a full disk or a lack of memory may pass."""
         for refusals in itertools.count():
             try:
                 await self._start(component)
@@ -174,28 +174,28 @@ class Supervisor:
                 log.warning("%s cannot be started: %s; trying again in %s s", component.name, error, delay)
             await asyncio.sleep(delay)
 
-    async def _start_late(self) -> None:
-        """Start what needs the API once it responds."""
+    async def _start_after_answer(self) -> None:
+        """Start the components that need the API once the API server answers."""
         while not await self._api_answers():  # noqa: ASYNC110 - a listener's birth cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
         answered = asyncio.get_running_loop().time()
-        late = [component for component in self._components.values() if component.starts_after == "answer"]
-        for component in sorted(late, key=lambda component: component.delay):
+        components = [item for item in self._components.values() if item.starts_after == "answer"]
+        for component in sorted(components, key=lambda component: component.delay):
             await asyncio.sleep(answered + component.delay - asyncio.get_running_loop().time())
             if not self._stopping.is_set():
-                await self._start_at_last(component)
+                await self._start_with_retry(component)
 
     async def _api_answers(self) -> bool:
         """Check whether the API server serves, not only listens, by a plain-text request that it refuses."""
         try:
-            inside = await self._connect()
+            upstream = await self._connect()
         except OSError:
             return False
         loop = asyncio.get_running_loop()
-        with contextlib.closing(inside):
+        with contextlib.closing(upstream):
             try:
-                await loop.sock_sendall(inside, b"GET /livez HTTP/1.0\r\n\r\n")
-                return bool(await loop.sock_recv(inside, 1))
+                await loop.sock_sendall(upstream, b"GET /livez HTTP/1.0\r\n\r\n")
+                return bool(await loop.sock_recv(upstream, 1))
             except OSError:
                 return False
 
@@ -203,10 +203,10 @@ class Supervisor:
         await self._wait_for_readiness()
         for component in self._components.values():
             if component.starts_after == "readiness" and not self._stopping.is_set():
-                await self._start_at_last(component)
+                await self._start_with_retry(component)
 
-    async def _let_in_when_ready(self) -> None:
-        """Let clients in once the API server is ready: before, it forbids what its caches do not have yet."""
+    async def _admit_clients_when_ready(self) -> None:
+        """Admit clients once the API server is ready: before, it denies what its caches do not have yet."""
         await self._wait_for_readiness()
         self._api_ready.set()
 
@@ -217,8 +217,10 @@ class Supervisor:
 
     async def _api_is_ready(self, tls: ssl.SSLContext) -> bool:
         try:
-            inside = await self._connect(ready=False)
-            reader, writer = await asyncio.open_connection(sock=inside, ssl=tls, server_hostname="localhost")
+            upstream = await self._connect(ready=False)
+            reader, writer = await asyncio.open_connection(
+                sock=upstream, ssl=tls, server_hostname="localhost"
+            )
         except (OSError, RuntimeCallError):
             return False
         try:
@@ -236,7 +238,7 @@ class Supervisor:
             start_task(self._restart(component, entry), name=f"restart {name}")
             if name == API_SERVER:
                 self._api_ready.clear()
-                start_task(self._let_in_when_ready(), name="readiness")
+                start_task(self._admit_clients_when_ready(), name="readiness")
 
     async def _restart(self, component: ManagedProcess, entry: dict[str, Any]) -> None:
         code = os.waitstatus_to_exitcode(entry["status"])
@@ -252,10 +254,10 @@ class Supervisor:
             await self._client.call("delete", id=entry["id"])
             await asyncio.sleep(delay)
             await self._sleep.wake()
-            await self._start_at_last(component)
+            await self._start_with_retry(component)
 
     def _record_crash(self, name: str, code: int) -> None:
-        """Record crashes at the start for whoever waits for the cluster."""
+        """Record a crash right after a start, for the command that waits for the cluster."""
         count = self._crashes.get(name, {"count": 0})["count"] + 1
         self._crashes[name] = {"count": count, "code": code}
         with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
@@ -291,53 +293,53 @@ class Supervisor:
     # The API on the host.
 
     async def _serve(self, listener: socket.socket) -> None:
-        most = accepting.use_all_descriptors()
-        await accepting.accept(listener, self._forward, most=most, admit=accepting.is_ours)
+        limit = accepting.use_all_descriptors()
+        await accepting.accept(listener, self._forward, limit=limit, admit=accepting.is_ours)
 
     async def _forward(self, client: socket.socket) -> None:
         with self._sleep.client():
             try:
                 await self._sleep.wake()
-                inside = await self._connect()
+                upstream = await self._connect()
             except (OSError, RuntimeCallError, RuntimeExited):
                 client.close()
                 return
-            await carry(client, inside, http=True)
+            await carry(client, upstream, http=True)
 
     async def _connect(self, *, ready: bool = True) -> socket.socket:
         """Connect to the API server, by default only while it is ready."""
         if ready and not self._api_ready.is_set():
             raise ConnectionRefusedError
         _, descriptors = await self._client.call("socket")
-        inside = socket.socket(fileno=descriptors[0])
-        inside.setblocking(False)
+        upstream = socket.socket(fileno=descriptors[0])
+        upstream.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(inside, tuple(self._plan["api"]))
+            await asyncio.get_running_loop().sock_connect(upstream, tuple(self._plan["api"]))
         except OSError:
-            inside.close()
+            upstream.close()
             raise
-        return inside
+        return upstream
 
-    # One server of the host, for the API server alone: pods are in networks of their own.
+    # The token webhook, a server of the host that only the API server reaches: pods have other networks.
 
-    async def _serve_token_reviews(self, inside: list[Any], outside: list[Any]) -> None:
+    async def _serve_token_reviews(self, listen: list[Any], upstream: list[Any]) -> None:
         _, descriptors = await self._client.call("socket")
         listener = socket.socket(fileno=descriptors[0])
-        listener.bind(tuple(inside))
+        listener.bind(tuple(listen))
         listener.listen()
-        relay = functools.partial(self._relay_token_review, to=tuple(outside))
-        await accepting.accept(listener, relay, most=MAX_TOKEN_REVIEWS)
+        relay = functools.partial(self._relay_token_review, address=tuple(upstream))
+        await accepting.accept(listener, relay, limit=MAX_TOKEN_REVIEWS)
 
-    async def _relay_token_review(self, client: socket.socket, to: tuple[str, int]) -> None:
-        outside = socket.socket()
-        outside.setblocking(False)
+    async def _relay_token_review(self, client: socket.socket, address: tuple[str, int]) -> None:
+        upstream = socket.socket()
+        upstream.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(outside, to)
+            await asyncio.get_running_loop().sock_connect(upstream, address)
         except OSError:
             client.close()
-            outside.close()
+            upstream.close()
             return
-        await carry(client, outside)
+        await carry(client, upstream)
 
 
 def _restart_delay(failures: int) -> float:
@@ -345,7 +347,7 @@ def _restart_delay(failures: int) -> float:
 
 
 async def keep_certificates(root: Path) -> None:
-    """Renew the certificates before they expire, for ever, in a process that takes its memory with it."""
+    """Renew the certificates before they expire, in a process whose memory is freed at its end."""
     while True:
         await asyncio.sleep(RENEW_SECONDS)
         command = [sys.executable, "-m", "localkube.controlplane.renewal", str(root)]
@@ -363,27 +365,27 @@ async def rotate_logs(folder: Path) -> None:
         await asyncio.sleep(ROTATE_SECONDS)
 
 
-def rotate(folder: Path, *, most: int = MAX_LOG_BYTES) -> None:
-    """Keep the last part of each log larger than ``most`` bytes as ``NAME.log.1``, and truncate the log.
+def rotate(folder: Path, *, limit: int = MAX_LOG_BYTES) -> None:
+    """Keep the last part of each log larger than ``limit`` bytes as ``NAME.log.1``, and truncate the log.
 
-    Its writer has it open for appending, and cannot be asked to open another. Lines written meanwhile are
+    Its writer has it open for appending, and cannot be told to open another. Lines written meanwhile are
     lost.
     """
     for path in folder.glob("*.log"):
         with contextlib.suppress(OSError):
-            if path.stat().st_size <= most:
+            if path.stat().st_size <= limit:
                 continue
             with contextlib.suppress(OSError):  # a full disk: the log is truncated all the same
-                _copy_end(path, path.with_name(path.name + ".1"), most)
+                _copy_end(path, path.with_name(path.name + ".1"), limit)
             os.truncate(path, 0)
 
 
-def _copy_end(source: Path, goal: Path, most: int) -> None:
+def _copy_end(source: Path, target: Path, limit: int) -> None:
     with (
         source.open("rb") as read,
-        open(goal, "wb", opener=private_opener) as write,
+        open(target, "wb", opener=private_opener) as write,
     ):
-        read.seek(-min(most, source.stat().st_size), os.SEEK_END)
+        read.seek(-min(limit, source.stat().st_size), os.SEEK_END)
         shutil.copyfileobj(read, write)
 
 

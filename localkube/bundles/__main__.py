@@ -5,8 +5,8 @@ import functools
 import sys
 from pathlib import Path
 
-from localkube.bundles.making import create
-from localkube.bundles.using import use
+from localkube.bundles.create import create_bundle
+from localkube.bundles.unpack import use_bundle
 from localkube.errors import LocalClusterError
 
 
@@ -21,9 +21,10 @@ def main() -> int:
     say = functools.partial(print, flush=True)
     try:
         if options.verb == "use":
-            use(options.file, report=say)
+            use_bundle(options.file, report=say)
         else:
-            create(options.file, with_wheels=not options.without_wheels, images=options.image, report=say)
+            with_wheels = not options.without_wheels
+            create_bundle(options.file, with_wheels=with_wheels, images=options.image, report=say)
     except LocalClusterError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

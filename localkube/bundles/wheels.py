@@ -39,11 +39,11 @@ def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
     return ["--no-index", *offer] if note.get("constraints") == _digest(constraints) else offer
 
 
-def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> None:
+def fetch(target: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> None:
     """Download or build a wheel of everything that ``constraints`` pins, for this Python."""
-    goal.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--progress-bar", "off"]
-    command += ["--no-deps", "--wheel-dir", str(goal), "--requirement", str(constraints)]
+    command += ["--no-deps", "--wheel-dir", str(target), "--requirement", str(constraints)]
     tail = deque[str](maxlen=TAIL_LINES)
     count = reported_at = 0.0
     with subprocess.Popen(
@@ -65,7 +65,7 @@ def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> Non
             fix="try again where there is a network; or leave them out with --without-wheels",
         )
     note = {"python": python_tag(), "constraints": _digest(constraints)}
-    (goal / NOTE).write_text(json.dumps(note) + "\n", encoding="utf-8")
+    (target / NOTE).write_text(json.dumps(note) + "\n", encoding="utf-8")
 
 
 def _digest(path: Path) -> str:

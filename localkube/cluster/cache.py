@@ -1,7 +1,7 @@
 """Disk usage of the local cluster: the cache and the clusters, and what can be removed.
 
 The cache keeps programs and etcd snapshots of every version. ``clear`` removes what neither a cluster nor
-this version uses; clusters are removed by ``removal.delete`` alone.
+this version uses; clusters are removed only by ``removal.delete``.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def clear(what: str | None) -> list[CacheEntry]:
     going = [entry for entry in everything if not entry.used]
     if what is not None:
         going = [entry for entry in everything if entry.what == what and not entry.used.startswith("cluster")]
-    with lock.alone(lambda text: None):  # no build runs during the removal
+    with lock.cache_lock(lambda text: None):  # no build runs during the removal
         for entry in going:
             with writing(Path(entry.path)):
                 remove_tree(Path(entry.path))

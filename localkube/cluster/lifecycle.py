@@ -94,9 +94,9 @@ def _absent(name: str) -> LocalClusterError:
     return LocalClusterError("there is no such cluster", about=name, fix=fix)
 
 
-def _unusable(name: str, why: str) -> LocalClusterError:
+def _unusable(name: str, problem: str) -> LocalClusterError:
     fix = f"delete it (`python -m localkube delete {name}`) and create it again"
-    return LocalClusterError(why, about=name, fix=fix)
+    return LocalClusterError(problem, about=name, fix=fix)
 
 
 def _start(
@@ -142,7 +142,7 @@ def _start(
         startup.wait()
     except BaseException as error:
         supervisor.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # what stands still is killed below
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what has not ended is killed below
             supervisor.process.wait(STOP_SECONDS)
         end_processes(paths)
         if fresh:
@@ -201,7 +201,7 @@ def _same(now: dict[str, Any], spec: ClusterSpec) -> dict[str, Any]:
 
 
 def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
-    """Bring back the nodes that were stopped or isolated."""
+    """Restart the nodes that were stopped, and reconnect isolated ones."""
     for node, state in read_json(paths.node_states).items():
         request(paths.name, {"verb": BRING_BACK[state], "node": node})
     return now

@@ -28,11 +28,11 @@ from localkube.network.addresses import NETWORK, LoopbackAddresses, moved_ports
 from localkube.network.fair_shares import POD_NAMESPACES
 from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, write_private
 
-# Set to "off", containers are held to their limits without control groups, as where there are none.
+# With "off", the kubelet enforces limits without control groups, as on machines that have none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds without clients and work after which a cluster sleeps (``controlplane/sleep.py``); 0 for never.
 SLEEP, SLEEP_SECONDS = "TRAINYARD_SLEEP_SECONDS", 300.0
-# Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
+# Seconds after the API's first answer: each uses a core for a second or two, which the first pods need.
 DELAYS = {"forkserver": 2.5, "metrics-server": 5.0}
 EGRESS_SOCKET = "egress.sock"
 # On the cluster's loopback; the supervisor relays it to the token webhook on the host.
@@ -57,7 +57,7 @@ class ClusterFiles:
     """
 
     paths: ClusterPaths
-    wanted: ClusterSpec
+    spec: ClusterSpec
     control_plane: ControlPlaneBinaries
     machine: HostInfo
     port: int
@@ -70,7 +70,7 @@ class ClusterFiles:
 
         Raises: OSError or LocalClusterError when the disk is full or read-only.
         """
-        paths, nodes = self.paths, self.wanted.node_settings(self.machine)
+        paths, nodes = self.paths, self.spec.node_settings(self.machine)
         if self.mode == "plain":
             nodes = [replace(node, external_address=self._on_loopback(node.address)) for node in nodes]
         for directory in (
@@ -94,7 +94,7 @@ class ClusterFiles:
 
     def _kubelet(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """The content of ``kubelet.kubelet_config.KubeletConfig``."""
-        paths, hard = self.paths, self.wanted.eviction_hard
+        paths, hard = self.paths, self.spec.eviction_hard
         if hard is None:
             hard = default_thresholds(shutil.disk_usage(paths.root).total)
         return {
@@ -115,20 +115,20 @@ class ClusterFiles:
             "seccomp": "" if self.mode == "plain" else seccomp.compile_filter(),
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
-            "forkserver": self.wanted.warm,
+            "forkserver": self.spec.warm,
             "log_limits": {
-                "bytes": self.wanted.container_log_max_size,
-                "files": self.wanted.container_log_max_files,
+                "bytes": self.spec.container_log_max_size,
+                "files": self.spec.container_log_max_files,
             },
             "metrics": self.control_plane.has("metrics-server"),
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
-            "images": self.wanted.images,
+            "images": self.spec.images,
             "overlay": self.machine.overlay,
             "image_service": str(paths.root / "images.sock") if self._pulls() else "",
-            "pod_pids_limit": self.wanted.pod_pids_limit,
-            "pid_max": self.wanted.pid_max or machine_processes(),
+            "pod_pids_limit": self.spec.pod_pids_limit,
+            "pid_max": self.spec.pid_max or machine_processes(),
             "eviction_hard": hard,
-            "eviction_pressure_transition_period": self.wanted.eviction_pressure_transition_period,
+            "eviction_pressure_transition_period": self.spec.eviction_pressure_transition_period,
             "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
             "egress": self.control_plane.has("gateway") and self.mode != "plain",
             "plain": self._plain(),
@@ -139,17 +139,17 @@ class ClusterFiles:
         return self.paths.root / "kit"
 
     def _shows_kit(self) -> bool:
-        """Pods see a copy of a checkout, in place of it; where the kit is installed they see it anyway."""
+        """Whether pods see a copy of the checkout in its place; an installed kit they see anyway."""
         return self.mode != "plain" and _is_checkout()
 
     def copy_kit(self) -> None:
-        """Copy what pods see of a checkout; before the first pod starts."""
+        """Copy the part of a checkout that pods see, before the first pod starts."""
         if self._shows_kit():
             shown = json.loads((self.paths.root / "kubelet.json").read_text())
             copy_kit(self._kit, [*shown["environment"], *shown["packages"]])
 
     def _pulls(self) -> bool:
-        """In plain mode, programs see the host's files alone, and no image's."""
+        """Whether images are pulled: in plain mode, programs see only the host's files."""
         return self.mode != "plain" and self.control_plane.has("images")
 
     def _on_loopback(self, address: str) -> str:
@@ -185,7 +185,7 @@ class ClusterFiles:
             "images": {"argv": self.control_plane.argv("images"), "env": registry_environment()}
             if self._pulls()
             else None,
-            "token_webhook": None if plain else self._way_to_token_webhook(),
+            "token_webhook": None if plain else self._token_webhook_relay(),
             "api": [self._on_loopback(NETWORK.address), 6443],
             "sleep_seconds": float(os.environ.get(SLEEP, SLEEP_SECONDS)),
         }
@@ -200,7 +200,7 @@ class ClusterFiles:
         )
 
     def _certificates(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """What ``controlplane/renewal.py`` issues again and again."""
+        """The certificates and the kubeconfig that ``controlplane/renewal.py`` renews."""
         addresses = [
             address for node in nodes for address in (node.address, node.external_address) if address
         ]
@@ -217,36 +217,36 @@ class ClusterFiles:
 
     def _token_webhook(self) -> str | None:
         """The URL of the token webhook as the API server reaches it."""
-        url = self.wanted.token_webhook
+        url = self.spec.token_webhook
         if url is None or self.mode == "plain":
             return url
         return urlsplit(url)._replace(netloc=f"127.0.0.1:{TOKEN_WEBHOOK_PORT}").geturl()
 
-    def _way_to_token_webhook(self) -> dict[str, Any] | None:
-        if self.wanted.token_webhook is None:
+    def _token_webhook_relay(self) -> dict[str, Any] | None:
+        if self.spec.token_webhook is None:
             return None
-        address = urlsplit(self.wanted.token_webhook)
-        return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [address.hostname, address.port]}
+        url = urlsplit(self.spec.token_webhook)
+        return {"listen": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "upstream": [url.hostname, url.port]}
 
     def _listen_addresses(self) -> components.ListenAddresses:
-        at = components.ListenAddresses(token_webhook=self._token_webhook())
+        addresses = components.ListenAddresses(token_webhook=self._token_webhook())
         if self.mode != "plain":
-            return at
+            return addresses
         loopback = self._on_loopback(NETWORK.address)
-        return replace(at, api_bind=loopback, loopback=loopback, egress=EGRESS_SOCKET)
+        return replace(addresses, api_bind=loopback, loopback=loopback, egress=EGRESS_SOCKET)
 
     def _components(self) -> list[dict[str, Any]]:
         """The programs that the supervisor starts."""
         paths, plain, programs = self.paths, self.mode == "plain", []
-        at = self._listen_addresses()
-        for component in components.commands(paths, self.control_plane, addresses=at):
+        addresses = self._listen_addresses()
+        for component in components.commands(paths, self.control_plane, addresses=addresses):
             argv, env = list(component.argv), dict(component.env)
             entry = _component(paths, component.name, argv, env, component.starts_after)
             programs.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
         environment = python_environment()
         kubelet = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "kubelet.json")]
         programs.append(_component(paths, "kubelet", kubelet, environment | KUBELET_ENVIRONMENT))
-        if self.wanted.warm:
+        if self.spec.warm:
             forkserver = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
             if plain:
                 environment = environment | {"LD_PRELOAD": str(self.preload)}
@@ -259,7 +259,7 @@ class ClusterFiles:
         return {
             "name": self.paths.name,
             "nodes": len(nodes),
-            "shape": self.wanted.as_dict(),
+            "shape": self.spec.as_dict(),
             "mode": self.mode,
             "octet": self.octet,
             "api_port": self.port,
@@ -287,7 +287,7 @@ def _component(
 
 
 def registry_environment() -> dict[str, str]:
-    """The environment of what pulls images: proxies, and where the user's credentials and authorities are."""
+    """The environment of the program that pulls images: proxies, and the paths of credentials and CAs."""
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
     names = (
         *("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"),
@@ -314,7 +314,7 @@ def environment(control_plane: ControlPlaneBinaries | None = None) -> list[str]:
     ]
     directories = {os.path.realpath(place) for place in places if os.path.isdir(place)}
     directories |= {os.path.abspath(place) for place in prefixes}
-    # Those of the system are there anyway, and so are those within another, but of which a part is shown.
+    # The system's directories are visible anyway, as are those inside another; only a part of a checkout is.
     parents = tuple(f"{place}/" for place in directories if place != str(CHECKOUT) or not _is_checkout())
     return sorted(
         place for place in directories if not place.startswith((*SYSTEM, *parents)) and place != "/usr"
@@ -331,10 +331,10 @@ def packages(
         pod_users: The first of the pods' users; 0 where they are this one.
     """
     kit = [str(CHECKOUT / name) for name in KIT] if _is_checkout() else [str(CHECKOUT)]
-    own = [place for place in environment if place != str(CHECKOUT)]
-    own = [*own, *kit, *(place.rstrip("/") for place in SYSTEM)]
+    visible = [place for place in environment if place != str(CHECKOUT)]
+    visible = [*visible, *kit, *(place.rstrip("/") for place in SYSTEM)]
     entries = [entry for entry in entries if entry != str(CHECKOUT)]
-    path = python_path.read(entries, hidden=[os.path.realpath(state_dir())], own=own)
+    path = python_path.read(entries, hidden=[os.path.realpath(state_dir())], own=visible)
     closed_to = [*environment, *path.shown] if pod_users else []
     return {
         "packages": list(path.shown),
@@ -345,14 +345,14 @@ def packages(
 
 
 def copy_kit(target: Path, environment: Iterable[str]) -> None:
-    """Link or copy what pods see of a checkout: the folders of the kit with the files that are there now.
+    """Link or copy the part of a checkout that pods see: the folders of the kit with their present files.
 
-    Beside them, and in them, may lie a .git, kubeconfigs, an .env or the socket of an agent: of the folders,
-    files that are closed to others stay away, unless their whole directory is closed, and so do sockets.
+    A checkout may also contain a .git, kubeconfigs, an .env or the socket of an agent: sockets are left out,
+    and so are files that other users may not read, unless their whole directory is closed to them.
 
     Args:
-        environment: Places that are mounted in it: where their directory is missing, each container has to
-            cover all that is beside it.
+        environment: Directories that are mounted into the copy; without a mount point, each container would
+            have to cover everything beside it.
     """
     shutil.rmtree(target, ignore_errors=True)
     private_dir(target)
@@ -368,7 +368,7 @@ def copy_kit(target: Path, environment: Iterable[str]) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """Link a file, or copy it from another file system or if it is somebody else's."""
+    """Link a file; copy it from another file system, or if another user owns it."""
     with contextlib.suppress(FileNotFoundError):  # another Python renames what it has just compiled
         try:
             os.link(source, target)
@@ -379,9 +379,9 @@ def _link(source: str, target: str) -> None:
 
 
 def _not_shown(directory: str, names: list[str]) -> set[str]:
-    """List what of a directory pods do not see: Go sources, and what is private.
+    """List the entries of a directory that pods do not see: Go sources, and private files.
 
-    This user may be another one than that of the checkout.
+    This user need not own the checkout.
     """
     if directory.endswith(GO_SOURCES):
         return {name for name in names if not name.endswith(".py")}
@@ -406,7 +406,7 @@ def _is_checkout() -> bool:
 
 
 def covered(environment: Iterable[str]) -> list[str]:
-    """List the directories of which pods see nothing but the environment and their volumes.
+    """List the directories that are covered: below them, pods see only the environment and their volumes.
 
     Homes have the sockets of agents and daemons, which read-only mounts do not close; so have LXD's
     directories.

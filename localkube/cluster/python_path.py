@@ -1,4 +1,4 @@
-"""What this Python imports from outside its directories: editable installs, chained environments, PYTHONPATH.
+"""The packages that this Python imports from outside: editable installs, chained environments, PYTHONPATH.
 
 Containers see these places as they see the environment. Not here: the environment itself (`preparation`).
 """
@@ -67,8 +67,8 @@ def read(entries: Iterable[str] = (), *, hidden: Iterable[str] = (), own: Iterab
     for place in dict.fromkeys([*places, *_mapped(), *_links(searched)]):
         if not os.path.isabs(place) or not os.path.exists(place) or _is_within(place, own):
             continue
-        if why := _refusal(place, hidden):
-            refused[place] = why
+        if reason := _refusal(place, hidden):
+            refused[place] = reason
         else:
             shown += (place, os.path.realpath(place))
     return PythonPath(
@@ -160,7 +160,7 @@ def _link_target(path: str, *, is_top: bool) -> str:
 
 
 def _refusal(place: str, hidden: Iterable[str]) -> str:
-    """Say why containers cannot see a place; empty if they can."""
+    """Explain why containers cannot see a place; empty if they can."""
     real = os.path.realpath(place)
     home = os.path.realpath(os.path.expanduser("~"))
     if any(_is_within(private, [real]) or _is_within(real, [private]) for private in hidden):

@@ -32,7 +32,7 @@ from localkube.kubelet.resources.proc_usage import ProcessTable
 from localkube.paths import ClusterPaths, read_json
 
 POLL_SECONDS = 0.02
-LOOK_SECONDS, ANSWER_SECONDS = 0.5, 5.0
+CHECK_SECONDS, ANSWER_SECONDS = 0.5, 5.0
 MAX_SHOWN = 200
 REPORT_SECONDS = 5.0
 # What a cluster cannot do without; the scheduler and the others are not waited for.
@@ -56,7 +56,7 @@ class Startup:
         report: Callable[[str], None],
     ) -> None:
         self._paths, self._nodes = paths, nodes
-        # Not by `Api`: what that imports takes a third of a second, which the API server wants itself.
+        # Not by `Api`: its imports take a third of a second, which the API server itself needs.
         tls = client_tls(paths.pki)
         self._api = http.client.HTTPSConnection("127.0.0.1", port, timeout=ANSWER_SECONDS, context=tls)
         self._supervisor, self._report = supervisor, report
@@ -72,7 +72,7 @@ class Startup:
         with ThreadPoolExecutor(1, "readiness") as pool:  # a request may take seconds
             ready = pool.submit(self._wait_until_ready)
             try:
-                while ready not in wait([ready], timeout=LOOK_SECONDS).done:
+                while ready not in wait([ready], timeout=CHECK_SECONDS).done:
                     self._check_progress()
             finally:
                 self._ended.set()
@@ -98,7 +98,7 @@ class Startup:
         return self._get("/readyz") is not None
 
     def _get(self, path: str) -> bytes | None:
-        """Ask the API server as an administrator; None where it gives nothing, and why is noted."""
+        """Get an object as an administrator; None without an answer, whose cause is kept for the error."""
         try:
             self._api.request("GET", path)
             answer = self._api.getresponse()

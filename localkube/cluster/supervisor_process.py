@@ -16,13 +16,13 @@ class SupervisorProcess(contextlib.AbstractContextManager["SupervisorProcess"]):
 
     def __init__(self, paths: ClusterPaths) -> None:
         self._paths = paths
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, child_end = socket.socketpair()
+        with child_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(theirs.fileno())],
+                [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 start_new_session=True,
                 cwd="/",
                 env=python_environment(),
@@ -32,7 +32,7 @@ class SupervisorProcess(contextlib.AbstractContextManager["SupervisorProcess"]):
         self._socket.close()
 
     def begin(self, listener: socket.socket, *others: socket.socket) -> None:
-        """Let it start the cluster.
+        """Start the cluster.
 
         Args:
             listener: The API's on the host.
@@ -40,7 +40,7 @@ class SupervisorProcess(contextlib.AbstractContextManager["SupervisorProcess"]):
         """
         with open(self._paths.logs / "supervisor.log", "ab", opener=private_opener) as output:
             descriptors = [output.fileno(), *(sock.fileno() for sock in (listener, *others))]
-            with contextlib.suppress(BrokenPipeError):  # it has ended, which whoever waits for it reports
+            with contextlib.suppress(BrokenPipeError):  # it has ended; the wait for it reports that
                 socket.send_fds(self._socket, [b"begin"], descriptors)
 
 

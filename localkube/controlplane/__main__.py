@@ -38,7 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
         for name in RECIPES if options.operators else ():
             try:
                 programs.obtain([name], report=say)
-            except LocalClusterError as error:  # who needs it tries again, and is told why it fails
+            except (
+                LocalClusterError
+            ) as error:  # the next command that needs it retries, and reports the failure
                 say(f"warning: {error}")
     except LocalClusterError as error:
         sys.stderr.write(f"error: {error}\n")

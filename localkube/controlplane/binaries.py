@@ -1,9 +1,9 @@
 """Find the control plane's programs, or obtain them: PATH, package, cache, or a build.
 
-The order is fixed, and each step says what it chose or why it was passed over, because a wait of minutes
-needs a reason. What is obtained is written aside and renamed when whole: a cache never holds half a
-control plane. Building is in `build`. `TRAINYARD_CONTROLPLANE` forces one step: path, package, cache or
-build. Only the standard library is used, so that this can run before anything is installed.
+The order is fixed, and each step reports what it chose or why it was skipped, because a wait of minutes needs
+a reason. Programs are written to a staging folder, which is renamed when it is complete: a cache never holds
+half a control plane. Building is in `build`. `TRAINYARD_CONTROLPLANE` forces one step: path, package, cache
+or build. Only the standard library is used, so that this can run before anything is installed.
 """
 
 import json
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.controlplane import KUBERNETES, build, build_time
-from localkube.controlplane.lock import Report, alone, no_progress
+from localkube.controlplane.lock import Report, cache_lock, no_progress
 from localkube.errors import LocalClusterError, Skipped
 from localkube.paths import cache_dir, packaged_program, target
 
@@ -68,7 +68,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
     reasons: list[str] = []
     chosen = _first([name for name in origins if name != "build"], report, reasons)
     if chosen is None and "build" in origins:
-        with alone(report) as publish:
+        with cache_lock(report) as publish:
             # Another process may have been obtaining it while this one waited.
             chosen = _first(["build"] if forced else ["cache", "build"], publish, reasons)
     if chosen is None:
@@ -92,16 +92,16 @@ def present() -> ControlPlaneBinaries:
     return chosen
 
 
-def outlook() -> dict[str, str]:
-    """Describe what the next cluster runs: ``version`` and ``origin``, or how long its ``build`` takes."""
+def planned_version() -> dict[str, str]:
+    """Describe the next cluster's programs: ``version`` and ``origin``, or how long their ``build`` takes."""
     forced = os.environ.get(FORCE)
     chosen = _first(
         [name for name in ORDER if name != "build" and forced in (None, "", name)], no_progress, []
     )
     if chosen is not None:
         return {"version": chosen.version, "origin": chosen.origin}
-    took = build_time.expected(build.control_plane().seconds, build_time.measure_speed())
-    return {"version": VERSION, "build": took}
+    build_seconds = build_time.expected(build.control_plane().seconds, build_time.measure_speed())
+    return {"version": VERSION, "build": build_seconds}
 
 
 def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:
@@ -115,11 +115,14 @@ def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:
     if binaries.origin == "package":
         source, folder = Path(binaries.programs["kubectl"][0]), _built()
         if not _usable(folder / LINKED):
-            with alone(report), tempfile.TemporaryDirectory(prefix=".building-", dir=_cache()) as aside:
-                (Path(aside) / folder.name).mkdir(mode=0o700)
+            with (
+                cache_lock(report),
+                tempfile.TemporaryDirectory(prefix=".building-", dir=_cache()) as staging,
+            ):
+                (Path(staging) / folder.name).mkdir(mode=0o700)
                 for program in (source, source.with_name(build.TOOLS)):
-                    shutil.copy(program, Path(aside) / folder.name)
-                (Path(aside) / folder.name).rename(folder)
+                    shutil.copy(program, Path(staging) / folder.name)
+                (Path(staging) / folder.name).rename(folder)
         return [folder]
     return sorted({Path(command[0]).parent for command in binaries.programs.values()})
 
@@ -205,8 +208,8 @@ def _from_build(report: Report) -> ControlPlaneBinaries:
 
 
 def _build(folder: Path, module: build.GoModule, report: Report) -> None:
-    def tools(go: str, aside: Path) -> None:
-        build.build_tools(go, aside, environment=module.environment, report=report)
+    def tools(go: str, staging: Path) -> None:
+        build.build_tools(go, staging, environment=module.environment, report=report)
 
     build.build(
         folder, cache=_cache(), package=".", program=LINKED, report=report, module=module, complete=tools
@@ -217,7 +220,7 @@ def build_for(architecture: str, *, report: Report) -> list[Path]:
     """Build our programs for Linux on ``amd64`` or ``arm64``, unless they are in the cache."""
     folder = _built(architecture=architecture)
     module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
-    with alone(report) as publish:
+    with cache_lock(report) as publish:
         if not _usable(folder / LINKED):
             try:
                 _build(folder, module, publish)
@@ -233,7 +236,7 @@ def _with_tools(binaries: ControlPlaneBinaries, report: Report) -> ControlPlaneB
         return replace(binaries, programs={**binaries.programs, **{name: ours[name] for name in OURS_ALONE}})
     folder = _built(tools=True)
     try:
-        with alone(report) as publish:
+        with cache_lock(report) as publish:
             if not _usable(folder / build.TOOLS):
                 build.build(
                     folder,

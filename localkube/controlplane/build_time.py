@@ -1,4 +1,4 @@
-"""How long a build takes on this machine: by a probe of its cores, and then by the rate of the build.
+"""Estimate how long a build takes on this machine: by a probe of its cores, then by the build's rate.
 
 How long one took on another machine tells nothing: beside other work, or on slower cores, it is twice that.
 """
@@ -35,7 +35,7 @@ def measure_speed(*, seconds: float = PROBE_SECONDS) -> float:
 
 
 def expected(seconds: float, speed: float) -> str:
-    """Write how long a build takes at a speed that took so many seconds at that of reference."""
+    """Format the duration of a build at this speed, from its seconds at the reference speed."""
     return about(seconds * REFERENCE_SPEED / speed)
 
 
@@ -52,7 +52,7 @@ def about(seconds: float) -> str:
 
 
 def progress(packages: int, total: int, seconds: float) -> str:
-    """Write how far a build is, and how much is left at its own rate.
+    """Format a build's progress, and its remaining time at its own rate.
 
     Args:
         packages: That are compiled.
@@ -64,5 +64,5 @@ def progress(packages: int, total: int, seconds: float) -> str:
     text = f"{packages:,} of about {total:,} packages compiled"
     if packages < MIN_PACKAGES:
         return text
-    left = seconds * (total - packages) / packages
-    return f"{text}, {about(left + LINK_SHARE * (seconds + left))} left at this machine's rate"
+    remaining = seconds * (total - packages) / packages
+    return f"{text}, {about(remaining + LINK_SHARE * (seconds + remaining))} left at this machine's rate"

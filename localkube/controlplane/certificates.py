@@ -112,9 +112,9 @@ def _authority(pki: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
 
 
 def _leaf(pki: Path, leaf: CertificateSpec, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey) -> None:
-    wanted = {_general_name(text) for text in leaf.server_names}
+    expected = {_general_name(text) for text in leaf.server_names}
     existing = _load(pki / f"{leaf.file}.crt", pki / f"{leaf.file}.key")
-    if existing and _serves(existing[0], ca, wanted):
+    if existing and _serves(existing[0], ca, expected):
         return
     key = ec.generate_private_key(ec.SECP256R1())
     attributes = [x509.NameAttribute(NameOID.COMMON_NAME, leaf.name)]
@@ -173,7 +173,7 @@ def _general_name(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
 
 
-def _serves(certificate: x509.Certificate, ca: x509.Certificate, wanted: set[x509.GeneralName]) -> bool:
+def _serves(certificate: x509.Certificate, ca: x509.Certificate, expected: set[x509.GeneralName]) -> bool:
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):
@@ -183,13 +183,13 @@ def _serves(certificate: x509.Certificate, ca: x509.Certificate, wanted: set[x50
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return not wanted
-    return wanted <= set(names)
+        return not expected
+    return expected <= set(names)
 
 
 def _expires_soon(certificate: x509.Certificate) -> bool:
-    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return left < datetime.timedelta(days=RENEW_DAYS)
+    remaining = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return remaining < datetime.timedelta(days=RENEW_DAYS)
 
 
 def _load(certificate: Path, key: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None:

@@ -1,4 +1,4 @@
-"""How a cluster's clients identify themselves: certificates by their files, TLS, kubeconfigs.
+"""The credentials of a cluster's clients: certificate files, TLS, kubeconfigs.
 
 Issuing them is in ``certificates.py``, whose imports would cost each process of a cluster 30 ms.
 """

@@ -21,7 +21,7 @@ ANONYMOUS_PATHS = ("/livez", "/readyz", "/healthz")
 QPS, BURST = 2000, 4000
 # Kubernetes waits 50 s before it calls a silent node NotReady. That is long for a lesson in which one is
 # switched off; three renewals of the kubelet's leases (``node.heartbeat``) must fit in.
-NODE_GRACE, NODE_LOOK = "16s", "2s"
+NODE_GRACE, NODE_CHECK = "16s", "2s"
 # The shortest that metrics-server takes: it answers after its second look at the nodes.
 METRICS_RESOLUTION, METRICS_TIMEOUT = "10s", "9s"
 # Our etcd elects its only member at once, so that it need not wake up ten times a second for elections.
@@ -34,7 +34,7 @@ WORKLOADS = "GenericWorkload=true,DRAWorkloadResourceClaims=true,TopologyAwareWo
 WORKLOAD_API = "scheduling.k8s.io/v1beta1=true"
 
 # The others are started when the API server answers at all, whatever the status: readiness comes later, and
-# all at once is slower still on two cores. The scheduler would at once ask for what is forbidden before
+# all at once is slower still on two cores. The scheduler would request what is forbidden before
 # readiness, and again a second later.
 STARTS_AFTER = {"etcd": "", "kube-apiserver": "", "kube-scheduler": "readiness"}
 # In the cluster's directory, which only its owner can enter, so that etcd needs no certificates. Relative,
@@ -88,13 +88,13 @@ def commands(
 
     The certificates must have been issued.
     """
-    at = addresses or ListenAddresses()
-    files = _write_configuration(paths, at)
+    addresses = addresses or ListenAddresses()
+    files = _write_configuration(paths, addresses)
     # A released etcd would wait for its election timeout at each start.
     is_ours = Path(control_plane.programs["etcd"][0]).name == build.PROGRAM
     flags = {
         "etcd": _etcd(paths) | (ETCD_AT_REST if is_ours else {}),
-        "kube-apiserver": _api_server(paths, at, files),
+        "kube-apiserver": _api_server(paths, addresses, files),
         "kube-controller-manager": _controller_manager(paths, files),
         "kube-scheduler": {
             "config": files["scheduler-settings"],
@@ -103,7 +103,7 @@ def commands(
         },
     }
     if control_plane.has("metrics-server"):
-        flags["metrics-server"] = _metrics_server(paths, at, files)
+        flags["metrics-server"] = _metrics_server(paths, addresses, files)
     words = {name: [f"--{flag}={value}" for flag, value in flags[name].items()] for name in flags}
     env = GO_ENVIRONMENT | {KNOWN_ROLES: str(paths.known_roles)}
     return [
@@ -137,10 +137,12 @@ def _etcd(paths: ClusterPaths) -> dict[str, object]:
     }
 
 
-def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:
+def _api_server(
+    paths: ClusterPaths, addresses: ListenAddresses, files: Mapping[str, Path]
+) -> dict[str, object]:
     pki = paths.pki
-    more: dict[str, object] = {"egress-selector-config-file": files["egress"]} if at.egress else {}
-    if at.token_webhook:
+    more: dict[str, object] = {"egress-selector-config-file": files["egress"]} if addresses.egress else {}
+    if addresses.token_webhook:
         more |= {
             "authentication-token-webhook-config-file": files["token-webhook"],
             "authentication-token-webhook-version": "v1",
@@ -148,12 +150,12 @@ def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Pa
             "authentication-token-webhook-cache-ttl": "5s",
         }
     return more | {
-        "bind-address": at.api_bind,
-        "secure-port": at.api_port,
-        "advertise-address": at.advertise,
+        "bind-address": addresses.api_bind,
+        "secure-port": addresses.api_port,
+        "advertise-address": addresses.advertise,
         # The kubelet writes the endpoints of the Service `kubernetes`.
         "endpoint-reconciler-type": "none",
-        "service-cluster-ip-range": at.services,
+        "service-cluster-ip-range": addresses.services,
         "allow-privileged": "true",
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
@@ -205,7 +207,7 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
         "kube-api-burst": BURST,
         "kube-api-content-type": "application/vnd.kubernetes.protobuf",
         "node-monitor-grace-period": NODE_GRACE,
-        "node-monitor-period": NODE_LOOK,
+        "node-monitor-period": NODE_CHECK,
         # People wait for an autoscaler; by default it looks every 15 s, and takes back after five minutes.
         "horizontal-pod-autoscaler-sync-period": "5s",
         "horizontal-pod-autoscaler-downscale-stabilization": "60s",
@@ -213,7 +215,9 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
     }
 
 
-def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:
+def _metrics_server(
+    paths: ClusterPaths, addresses: ListenAddresses, files: Mapping[str, Path]
+) -> dict[str, object]:
     pki, own_files = paths.pki, files["metrics-server"]
     return {
         "kubeconfig": own_files,
@@ -224,12 +228,12 @@ def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str
         "client-ca-file": pki / "ca.crt",
         "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
         "requestheader-allowed-names": "front-proxy-client",
-        "bind-address": at.loopback if at.egress else at.advertise,
-        "secure-port": at.metrics_port,
+        "bind-address": addresses.loopback if addresses.egress else addresses.advertise,
+        "secure-port": addresses.metrics_port,
         "tls-cert-file": pki / "metrics-server.crt",
         "tls-private-key-file": pki / "metrics-server.key",
         # Without a network of the cluster's own, nodes have an address outside it.
-        "kubelet-preferred-address-types": "ExternalIP" if at.egress else "InternalIP",
+        "kubelet-preferred-address-types": "ExternalIP" if addresses.egress else "InternalIP",
         "kubelet-use-node-status-port": "true",
         "metric-resolution": METRICS_RESOLUTION,
         "kubelet-request-timeout": METRICS_TIMEOUT,
@@ -237,7 +241,7 @@ def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str
     }
 
 
-def _write_configuration(paths: ClusterPaths, at: ListenAddresses) -> dict[str, Path]:
+def _write_configuration(paths: ClusterPaths, addresses: ListenAddresses) -> dict[str, Path]:
     private_dir(paths.root)
     folder = private_dir(paths.root / "config")
     files = {
@@ -249,14 +253,14 @@ def _write_configuration(paths: ClusterPaths, at: ListenAddresses) -> dict[str, 
     }
     for name in ("controller-manager", "scheduler", "metrics-server"):
         client_credentials.write_kubeconfig(
-            files[name], server=at.api, name=paths.name, pki=paths.pki, user=name, embedded=False
+            files[name], server=addresses.api, name=paths.name, pki=paths.pki, user=name, embedded=False
         )
-    if at.egress:
+    if addresses.egress:
         files["egress"] = folder / "egress.json"
-        _write_json(files["egress"], _egress_selector(at.egress))
-    if at.token_webhook:
+        _write_json(files["egress"], _egress_selector(addresses.egress))
+    if addresses.token_webhook:
         files["token-webhook"] = folder / "token-webhook.json"
-        _write_json(files["token-webhook"], _token_webhook(at.token_webhook))
+        _write_json(files["token-webhook"], _token_webhook(addresses.token_webhook))
     _write_json(
         files["authentication"],
         {

@@ -1,4 +1,4 @@
-"""Space on the disk that is kept for etcd, which ends when a write of its finds the disk full.
+"""Disk space that is reserved for etcd, which ends when it finds the disk full.
 
 Its log and its database have room for a while; beyond that it needs new blocks. They are kept in a file that
 is deleted when the disk has become full: whatever fills it has failed by then, so that the space is etcd's.
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 # Two segments of etcd's log, and as much for its database and snapshots.
 SIZE = 192 << 20
 FULL_BYTES, AMPLE_SIZES = 1 << 20, 3
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 
 
 class DiskReserve:
@@ -30,21 +30,21 @@ class DiskReserve:
         """Take and release the reserve while the cluster is awake, until this task is cancelled."""
         try:
             while True:
-                with contextlib.suppress(OSError):  # a disk may fail in any way; the next look may succeed
-                    self.look()
-                await asyncio.sleep(LOOK_SECONDS)
+                with contextlib.suppress(OSError):  # a disk may fail in any way; the next check may succeed
+                    self.check()
+                await asyncio.sleep(CHECK_SECONDS)
                 await awake.wait()
         finally:
             self._path.unlink(missing_ok=True)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Release the reserve if the disk is full; take it if there is ample space."""
         disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
         exists = self._path.exists()
         if exists and free < FULL_BYTES:
             self._path.unlink()
-            log.warning("the disk is full: etcd gets %d MB that were kept for it", self._size >> 20)
+            log.warning("the disk is full: %d MB that were reserved for etcd are released", self._size >> 20)
         elif not exists and free > AMPLE_SIZES * self._size:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

@@ -1,4 +1,4 @@
-"""Keep etcd's database within its quota: give free space back, and end the alarm that refuses every write.
+"""Keep etcd's database within its quota: defragment it, and end the alarm that refuses every write.
 
 When the quota is used up, etcd raises the alarm NOSPACE and accepts only deletions, also when much has been
 deleted since: the API server, which compacts otherwise, cannot write that it has. What was deleted is free in
@@ -29,7 +29,7 @@ ALARM, ENOUGH_SHARE = "NOSPACE", 0.9
 
 
 async def maintain_etcd(path: str) -> None:
-    """Look after etcd for ever, by its HTTP gateway."""
+    """Compact and defragment etcd, through its HTTP gateway."""
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         try:

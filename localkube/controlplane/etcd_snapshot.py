@@ -27,7 +27,7 @@ from localkube.api_path import api_path
 from localkube.controlplane import certificates, client_credentials
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.controlplane.components import ETCD_SOCKET, ComponentCommand, ListenAddresses, commands
-from localkube.controlplane.lock import Report, alone
+from localkube.controlplane.lock import Report, cache_lock
 from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable, writing
@@ -60,7 +60,7 @@ def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool 
         return None
     try:
         # Not the lock of the programs: they are there, and another build may take minutes.
-        with alone(report, making="what new clusters contain"):
+        with cache_lock(report, making="what new clusters contain"):
             if not folder.is_dir():
                 report(f"Preparing what every new cluster contains, once: some {EXPECTED_SECONDS} s")
                 _create(control_plane, folder)
@@ -80,12 +80,12 @@ def _copy(snapshot: Path, etcd: Path) -> list[Path]:
     """Copy a directory sparsely; return the files."""
     copies = []
     for source in (snapshot, *sorted(snapshot.rglob("*"))):
-        goal = etcd / source.relative_to(snapshot)
+        target = etcd / source.relative_to(snapshot)
         if source.is_dir():
-            private_dir(goal)
+            private_dir(target)
         else:
-            _copy_sparse(source, goal)
-            copies.append(goal)
+            _copy_sparse(source, target)
+            copies.append(target)
     return copies
 
 
@@ -120,13 +120,13 @@ class _Scratch(ClusterPaths):
 def _create(control_plane: ControlPlaneBinaries, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".etcd-snapshot-", dir=folder.parent) as name:
         paths = _Scratch("etcd-snapshot", Path(name))
-        at = ListenAddresses(api_bind="127.0.0.1", api_port=_free_port())
+        addresses = ListenAddresses(api_bind="127.0.0.1", api_port=_free_port())
         certificates.issue(paths.pki, node_addresses=[])
         private_dir(paths.logs)
-        parts = {part.name: part for part in commands(paths, control_plane, addresses=at)}
+        parts = {part.name: part for part in commands(paths, control_plane, addresses=addresses)}
         manager = _without(parts["kube-controller-manager"])
         with _running(parts["etcd"], paths) as etcd:
-            api_server = _ApiServer(paths, at)
+            api_server = _ApiServer(paths, addresses)
             with _running(parts["kube-apiserver"], paths) as server:
                 running = {"etcd": etcd, "kube-apiserver": server}
                 # The controller manager ends where it has to wait for that for more than ten seconds.
@@ -181,8 +181,8 @@ def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[subpr
 class _ApiServer:
     """An administrator's connection to the API server."""
 
-    def __init__(self, paths: ClusterPaths, at: ListenAddresses) -> None:
-        self._logs, self._url = paths.logs, at.api
+    def __init__(self, paths: ClusterPaths, addresses: ListenAddresses) -> None:
+        self._logs, self._url = paths.logs, addresses.api
         self._tls = client_credentials.client_tls(paths.pki)
 
     def status(self, path: str) -> int | None:
@@ -228,10 +228,10 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def _copy_sparse(source: Path, goal: Path) -> None:
+def _copy_sparse(source: Path, target: Path) -> None:
     """Copy a file without its holes: etcd preallocates 64 MB for a log of half a megabyte."""
     try:
-        descriptor = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with source.open("rb", buffering=0) as read, os.fdopen(descriptor, "wb") as write:
             size = os.fstat(read.fileno()).st_size
             for start, end in _data(read.fileno(), size):
@@ -247,7 +247,7 @@ def _copy_sparse(source: Path, goal: Path) -> None:
                     start += len(block)
             write.truncate(size)
     except OSError as error:
-        raise unwritable(goal, error) from error
+        raise unwritable(target, error) from error
 
 
 def _data(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

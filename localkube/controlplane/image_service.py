@@ -53,7 +53,7 @@ async def _run(
         env=dict(env),
         limit=LINE_BYTES,
     )
-    # Who asked may have ended meanwhile.
+    # The client may have disconnected meanwhile.
     given_up = asyncio.create_task(reader.read())
     given_up.add_done_callback(lambda _: process.kill() if process.returncode is None else None)
     assert process.stdin and process.stdout  # pipes

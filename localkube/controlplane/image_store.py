@@ -92,7 +92,7 @@ class PullProgress:
         self._layers: dict[str, tuple[int, int]] = {}
 
     def __call__(self, event: Event) -> None:
-        """Take an event of a layer."""
+        """Handle an event of a layer."""
         self._layers[event["digest"]] = (event["bytes"], event["size"])
         done, size = (sum(column) for column in zip(*self._layers.values(), strict=True))
         if done < size:

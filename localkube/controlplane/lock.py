@@ -32,27 +32,28 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
     """Hold a cluster's lock.
 
     Yields:
-        What to call with this command's own steps: ``report``, and others that wait will know.
+        A function that reports a step of this command, also to processes that wait for the lock.
     """
-    with _turn(lock_path(paths), report, busy="another command is working on this cluster") as publish:
+    with _hold(lock_path(paths), report, busy="another command is working on this cluster") as publish:
         yield publish
 
 
 @contextmanager
-def alone(report: Report, *, making: str = "the control plane") -> Iterator[Report]:
-    """Hold the lock on one kind of thing in the cache; yields as `locked` does.
+def cache_lock(report: Report, *, making: str = "the control plane") -> Iterator[Report]:
+    """Hold the lock on one part of the cache; yields as `locked` does.
 
     Args:
-        report: Called with a line when another process has it, and with that one's lines of progress.
+        report: Called with a line when another process holds the lock, and with that one's progress.
+        making: The part that this process obtains.
     """
     folder = private_dir(cache_dir() / "controlplane")
     name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
-    with _turn(folder / name, report, busy=f"another process is making {making}") as publish:
+    with _hold(folder / name, report, busy=f"another process is making {making}") as publish:
         yield publish
 
 
 @contextmanager
-def _turn(path: Path, report: Report, *, busy: str) -> Iterator[Report]:
+def _hold(path: Path, report: Report, *, busy: str) -> Iterator[Report]:
     descriptor = _acquire(path, report, busy)
 
     def publish(text: str) -> None:
@@ -75,17 +76,17 @@ def _acquire(path: Path, report: Report, busy: str) -> int:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(descriptor, path):
+            if _is_same_file(descriptor, path):
                 return descriptor
         except BlockingIOError:
-            doing = os.pread(descriptor, MAX_BYTES, 0).decode(errors="replace")
-            if message != (message := f"{busy}: {doing or 'it has just begun'}"):
+            progress = os.pread(descriptor, MAX_BYTES, 0).decode(errors="replace")
+            if message != (message := f"{busy}: {progress or 'it has just begun'}"):
                 report(message)
             time.sleep(POLL_SECONDS)
         os.close(descriptor)
 
 
-def _is(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     """Check whether an open file is still the one at ``path``: deleting a cluster removes it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

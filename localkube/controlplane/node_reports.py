@@ -1,4 +1,4 @@
-"""Whether a node is alive, by the status that its kubelet reports."""
+"""Check whether a node is alive, by the status that its kubelet reports."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -123,8 +123,8 @@ def digest_parts(modules: Iterable[str]) -> list[bytes]:
     return parts
 
 
-def lay(
-    go: str, sources: Path, modules: Sequence[str], *, aside: Path, environment: Mapping[str, str]
+def write_overlay(
+    go: str, sources: Path, modules: Sequence[str], *, staging: Path, environment: Mapping[str, str]
 ) -> tuple[Path, list[str]]:
     """Fetch these modules; return the folder in which ``go build`` overlays them, and its flags.
 
@@ -135,9 +135,9 @@ def lay(
     if not modules:
         return sources, []
     folders = _fetch(go, sources, modules, environment)
-    links, work = aside / "upstream", aside / "module"
+    links, work = staging / "upstream", staging / "module"
     shutil.copytree(sources, work, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    (aside / "edited").mkdir()
+    (staging / "edited").mkdir()
     replaced: dict[str, str] = {}
     edits = []
     for module in modules:
@@ -150,14 +150,14 @@ def lay(
         for path in (ADDED / module).rglob("*.go"):
             replaced[str(link / path.relative_to(ADDED / module))] = str(path)
         for file, replacements in EDITED.get(module, {}).items():
-            edited = aside / "edited" / f"{module}/{file}".replace("/", "-")
+            edited = staging / "edited" / f"{module}/{file}".replace("/", "-")
             text = (link / file).read_text(encoding="utf-8")
             for before, after in replacements.items():
                 text = _replace(text, before, after)
             edited.write_text(text, encoding="utf-8")
             replaced[str(link / file)] = str(edited)
     _go([go, "mod", "edit", *edits], work, environment)
-    overlay = aside / "overlay.json"
+    overlay = staging / "overlay.json"
     overlay.write_text(json.dumps({"Replace": replaced}), encoding="utf-8")
     return work, [f"-overlay={overlay}"]
 
@@ -167,10 +167,10 @@ def _replace(text: str, before: str, after: str) -> str:
     return text.replace(before, after)
 
 
-def clean(aside: Path) -> None:
+def clean(staging: Path) -> None:
     for name in ("upstream", "module", "edited"):
-        shutil.rmtree(aside / name, ignore_errors=True)
-    (aside / "overlay.json").unlink(missing_ok=True)
+        shutil.rmtree(staging / name, ignore_errors=True)
+    (staging / "overlay.json").unlink(missing_ok=True)
 
 
 def _fetch(go: str, sources: Path, modules: Sequence[str], environment: Mapping[str, str]) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from localkube.controlplane import build
-from localkube.controlplane.lock import Report, alone
+from localkube.controlplane.lock import Report, cache_lock
 from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.errors import LocalClusterError, Skipped
 from localkube.paths import OPERATORS_PACKAGE, cache_dir, packaged_program, private_dir, writing
@@ -40,7 +40,7 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
         programs.append(RECIPES[name])
     for recipe in programs:
         if not recipe.ready:
-            with alone(report, making="programs of images") as publish:
+            with cache_lock(report, making="programs of images") as publish:
                 if not recipe.ready:  # another process may have been obtaining it
                     _obtain(recipe, publish)
         report(f"{recipe.name}: {recipe.version} is in {recipe.folder}")
@@ -52,7 +52,7 @@ def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
     folders = {}
     for recipe in RECIPES.values():
         folder = folders[recipe.name] = recipe.folder_for("linux", architecture)
-        with alone(report, making="programs of images") as publish:
+        with cache_lock(report, making="programs of images") as publish:
             if not folder.is_dir():
                 try:
                     _from_module(recipe, folder, publish, {"GOOS": "linux", "GOARCH": architecture})
@@ -80,7 +80,7 @@ def _obtain(recipe: Recipe, report: Report) -> None:
         raise LocalClusterError(
             f"the program cannot be obtained: {reason}",
             about=f"{recipe.name} {recipe.version}",
-            fix=f"run `{recipe.remedy}` where there is a network, and `python -m localkube bundle create`",
+            fix=f"run `{recipe.command}` where there is a network, and `python -m localkube bundle create`",
         ) from reason
 
 
@@ -98,7 +98,7 @@ def _from_package(recipe: Recipe, report: Report) -> None:
 def _from_module(recipe: Recipe, folder: Path, report: Report, environment: Mapping[str, str]) -> None:
     sources = MODULES / recipe.name
 
-    def add_manifests(go: str, aside: Path) -> None:
+    def add_manifests(go: str, staging: Path) -> None:
         if not recipe.manifests:
             return
         module = recipe.package.partition("/cmd/")[0]
@@ -106,10 +106,10 @@ def _from_module(recipe: Recipe, folder: Path, report: Report, environment: Mapp
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
         if done.returncode:
             raise Skipped(f"go does not say where {module} lies: {done.stderr.strip()}")
-        shutil.copytree(Path(done.stdout.strip()) / recipe.manifests, aside / "manifests")
-        for path in (aside / "manifests").rglob("*"):
+        shutil.copytree(Path(done.stdout.strip()) / recipe.manifests, staging / "manifests")
+        for path in (staging / "manifests").rglob("*"):
             path.chmod(0o700 if path.is_dir() else 0o600)  # the module cache is read-only
-        (aside / "manifests").chmod(0o700)
+        (staging / "manifests").chmod(0o700)
 
     module = build.GoModule(
         sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS, environment, overlay=recipe.overlay

@@ -26,7 +26,7 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class CrashCount:
-    """How often a component ended right after its start, and its last exit code (negative for a signal)."""
+    """The crashes of a component right after its start, and its last exit code (negative for a signal)."""
 
     count: int
     code: int
@@ -98,7 +98,7 @@ class ProgressDeadline:
                 return Stall(f"{part} has ended at once {crash.count} times, the last time {how}", part)
         idlest = max(self._still, key=self._still.__getitem__, default=None)
         if idlest and self._still[idlest] >= self.seconds:
-            return Stall(f"{idlest} stands still: it has not run for {self.seconds:g} s", idlest)
+            return Stall(f"{idlest} is stalled: it has not run for {self.seconds:g} s", idlest)
         if self._quiet >= self.seconds:
             return Stall(f"nothing has changed, and no part had work, for {self.seconds:g} s")
         if self._unchanged >= LONGEST * self.seconds:

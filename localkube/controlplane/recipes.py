@@ -54,7 +54,7 @@ class Recipe:
         return self.path.is_file() and os.access(self.path, os.X_OK)
 
     @property
-    def remedy(self) -> str:
+    def command(self) -> str:
         """The command that obtains it."""
         return f"python -m localkube get-images {self.name}"
 

@@ -13,9 +13,9 @@ from localkube.controlplane import certificates, client_credentials
 
 def renew(root: Path) -> None:
     """Renew the certificates in the cluster's directory, and its user's kubeconfig."""
-    wanted = json.loads((root / "plan.json").read_text())["certificates"]
-    certificates.issue(root / "pki", **wanted["issue"])
-    client_credentials.write_kubeconfig(root / "kubeconfig", pki=root / "pki", **wanted["kubeconfig"])
+    settings = json.loads((root / "plan.json").read_text())["certificates"]
+    certificates.issue(root / "pki", **settings["issue"])
+    client_credentials.write_kubeconfig(root / "kubeconfig", pki=root / "pki", **settings["kubeconfig"])
 
 
 if __name__ == "__main__":

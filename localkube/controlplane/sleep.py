@@ -1,10 +1,10 @@
-"""Sleep: a cluster that nobody uses is stopped, and goes on when somebody connects.
+"""Sleep: the programs of an idle cluster are stopped, and resumed when a client connects.
 
 Eight idle programs wake up for their timers some hundred times a second. When no client has been connected to
 the API and nothing could happen in the cluster for a while, the supervisor sends all of them SIGSTOP. It
-accepts the connections of clients itself (``supervisor.py``), so that the next one lets them go on; that one
-waits for the API server's first answer alone. In doubt a cluster stays awake: what Kubernetes does at a time
-of its own, such as a CronJob, is in `WAKEFUL`.
+accepts the connections of clients itself (``supervisor.py``), so that the next connection resumes the
+programs; that client waits only for the API server's first answer. In doubt a cluster stays awake: `WAKEFUL`
+lists what Kubernetes does without a client, such as running a CronJob.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.controlplane.client_credentials import client_tls
 from localkube.controlplane.node_reports import has_reported
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
@@ -27,20 +26,20 @@ from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-LOOKS, MAX_OBJECTS = 5, 500  # in the time after which it sleeps, and the objects that one reads of a resource
-LIVING = "&fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
-# Its node controller takes a node for lost whose kubelet has been silent (``components.NODE_GRACE``). So it
-# goes on last, when all nodes have reported: it reads the new status, at the latest when its own is refused.
-JUDGE = "kube-controller-manager"
+# Checks in the time after which a cluster sleeps, and the objects of a resource that a check reads.
+CHECKS, MAX_OBJECTS = 5, 500
+NOT_FINISHED = "&fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
+# Its node controller marks a node whose kubelet has been silent as lost (``components.NODE_GRACE``). So it is
+# resumed last, when all nodes have reported: it reads the new status, at the latest after a conflict.
+CONTROLLER_MANAGER = "kube-controller-manager"
 FRESH_SECONDS, ANSWER_SECONDS = 10, 5.0
 OWN_PODS = ("kube-dns", "kube-proxy", "metrics-server")
 
-Object = Mapping[str, Any]
 Send = Callable[[str, int], Awaitable[None]]
 
 
-def _pod_lives(pod: Object) -> bool:
-    """Tell whether a pod has not ended; those of the cluster's own programs do not count."""
+def _has_not_finished(pod: Object) -> bool:
+    """Check whether a pod has not finished; those of the cluster's own programs do not count."""
     labels = pod["metadata"].get("labels") or {}
     own = labels.get("tier") == "control-plane" or labels.get("k8s-app") in OWN_PODS
     if pod["metadata"]["namespace"] == "kube-system" and own:
@@ -49,7 +48,7 @@ def _pod_lives(pod: Object) -> bool:
 
 
 def _job_is_due(job: Object) -> bool:
-    """Tell whether a Job has work, or is deleted at some time."""
+    """Check whether a Job has work, or will be deleted after its TTL."""
     conditions = job["status"].get("conditions") or []
     ended = any(item["type"] in ("Complete", "Failed") and item["status"] == "True" for item in conditions)
     return "ttlSecondsAfterFinished" in job["spec"] or not (ended or job["spec"].get("suspend"))
@@ -59,9 +58,9 @@ def _has_replicas(workload: Object) -> bool:
     return bool(workload["spec"].get("replicas", 1))
 
 
-# What keeps a cluster awake, by resource, in the order in which it is looked for.
+# What keeps a cluster awake, by resource, in the order of the checks.
 WAKEFUL: Mapping[str, Callable[[Object], bool]] = {
-    "v1/pods": _pod_lives,
+    "v1/pods": _has_not_finished,
     "batch/v1/jobs": _job_is_due,
     "batch/v1/cronjobs": lambda cron: not cron["spec"].get("suspend"),
     "apps/v1/deployments": _has_replicas,
@@ -80,7 +79,7 @@ WAKEFUL: Mapping[str, Callable[[Object], bool]] = {
 
 
 def _list(connection: http.client.HTTPConnection, resource: str) -> Object:
-    query = f"?limit={MAX_OBJECTS}" + LIVING * (resource == "v1/pods")
+    query = f"?limit={MAX_OBJECTS}" + NOT_FINISHED * (resource == "v1/pods")
     connection.request("GET", api_path(resource) + query)
     answer = connection.getresponse()
     content: Object = json.loads(answer.read())
@@ -90,13 +89,13 @@ def _list(connection: http.client.HTTPConnection, resource: str) -> Object:
 
 
 class Sleep:
-    """Stops a cluster's programs, and lets them go on; of the supervisor's loop.
+    """Stops and resumes a cluster's programs; runs in the supervisor's event loop.
 
     Args:
         root: The cluster's directory.
-        seconds: Without clients and work, after which it sleeps; 0 for never.
+        seconds: Seconds without clients and work after which the cluster sleeps; 0 for never.
         programs: The programs' names.
-        send: Sends a signal to one of them.
+        send: Sends a signal to a program.
         connect: Connects to the API server.
     """
 
@@ -112,9 +111,9 @@ class Sleep:
         self._mark, self._pki, self._seconds = root / "asleep", root / "pki", seconds
         self._static = root / "static-pods"
         self._programs, self._send, self._connect = programs, send, connect
-        self._clients, self._busy = 0, 0.0
-        self._turn = asyncio.Lock()
-        self._judge: asyncio.Task[None] | None = None
+        self._clients, self._last_activity = 0, 0.0
+        self._lock = asyncio.Lock()
+        self._resume_task: asyncio.Task[None] | None = None
         self.awake = asyncio.Event()
         self.awake.set()
         self._mark.unlink(missing_ok=True)
@@ -127,35 +126,35 @@ class Sleep:
             yield
         finally:
             self._clients -= 1
-            self._busy = asyncio.get_running_loop().time()
+            self._last_activity = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
-        """Have it sleep whenever it has been idle for long enough, for ever."""
+        """Stop the programs whenever the cluster has been idle for long enough."""
         loop = asyncio.get_running_loop()
-        self._busy, logged = loop.time(), ""
+        self._last_activity, logged = loop.time(), ""
         while self._seconds:
-            await asyncio.sleep(self._seconds / LOOKS)
+            await asyncio.sleep(self._seconds / CHECKS)
             await self.awake.wait()
-            reason = await self._reason()
+            reason = await self._wakeful_reason()
             if reason not in ("", logged):
                 log.info("the cluster stays awake: %s", reason)
                 logged = reason
             if reason:
-                self._busy = loop.time()
-            elif loop.time() - self._busy >= self._seconds:
+                self._last_activity = loop.time()
+            elif loop.time() - self._last_activity >= self._seconds:
                 await self._stop()
 
-    async def _reason(self) -> str:
-        """Name what keeps it awake; empty if nothing does."""
+    async def _wakeful_reason(self) -> str:
+        """Name what keeps the cluster awake; empty if nothing does."""
         if self._clients or self._static.exists():
             return f"{self._clients} clients" if self._clients else "static pods"
         try:
             with contextlib.closing(await self._connect()) as sock:
-                return await asyncio.to_thread(self._look, sock)
+                return await asyncio.to_thread(self._find_wakeful, sock)
         except (OSError, http.client.HTTPException, RuntimeCallError, RuntimeExited) as error:
             return f"the API server does not answer: {error}"
 
-    def _look(self, sock: socket.socket) -> str:
+    def _find_wakeful(self, sock: socket.socket) -> str:
         connection = self._open(sock, seconds=ANSWER_SECONDS)
         for resource, is_wakeful in WAKEFUL.items():
             if any(map(is_wakeful, _list(connection, resource)["items"])):
@@ -163,44 +162,46 @@ class Sleep:
         return ""
 
     def _open(self, sock: socket.socket, *, seconds: float) -> http.client.HTTPConnection:
-        """Speak HTTP as an administrator through a connection, at whose silence of so long it fails."""
+        """Open an administrator's HTTP connection over a socket, with a timeout for each answer."""
         sock.settimeout(seconds)
         connection = http.client.HTTPConnection("localhost")
         connection.sock = client_tls(self._pki).wrap_socket(sock, server_hostname="localhost")
         return connection
 
     async def _stop(self) -> None:
-        async with self._turn:
+        async with self._lock:
             if self._clients:
                 return
-            log.info("nobody uses the cluster: it sleeps")
+            log.info("the cluster is idle: its programs are stopped")
             self.awake.clear()
-            if self._judge:
-                self._judge.cancel()
+            if self._resume_task:
+                self._resume_task.cancel()
             with contextlib.suppress(OSError):  # a full disk
                 self._mark.touch(mode=0o600)
             await self._signal(self._programs, signal.SIGSTOP)
 
     async def wake(self) -> None:
-        """Let all programs go on; returns when the API server can answer."""
-        async with self._turn:
+        """Resume all programs; returns when the API server can answer."""
+        async with self._lock:
             if self.awake.is_set():
                 return
-            now, self._busy = time.time(), asyncio.get_running_loop().time()
-            await self._signal([name for name in self._programs if name != JUDGE], signal.SIGCONT)
-            self._judge = start_task(self._let_judge(since=now), name=f"{JUDGE} goes on")
+            now, self._last_activity = time.time(), asyncio.get_running_loop().time()
+            programs = [name for name in self._programs if name != CONTROLLER_MANAGER]
+            await self._signal(programs, signal.SIGCONT)
+            resume = self._resume_controller_manager(since=now)
+            self._resume_task = start_task(resume, name=f"resume {CONTROLLER_MANAGER}")
             self._mark.unlink(missing_ok=True)
             self.awake.set()
-            log.info("somebody connects: the cluster goes on")
+            log.info("a client connected: the programs continue")
 
-    async def _let_judge(self, *, since: float) -> None:
-        """Let the node controller go on once all nodes have reported since then."""
+    async def _resume_controller_manager(self, *, since: float) -> None:
+        """Resume the controller manager once all nodes have reported since this time."""
         try:
             with contextlib.closing(await self._connect()) as sock:
                 await asyncio.to_thread(self._wait_for_nodes, sock, since)
         except (OSError, ValueError, http.client.HTTPException, RuntimeCallError, RuntimeExited) as error:
-            log.warning("whether the nodes are there cannot be read: %s", error)
-        await self._signal([JUDGE], signal.SIGCONT)
+            log.warning("cannot read whether the nodes are Ready: %s", error)
+        await self._signal([CONTROLLER_MANAGER], signal.SIGCONT)
 
     def _wait_for_nodes(self, sock: socket.socket, since: float) -> None:
         connection = self._open(sock, seconds=FRESH_SECONDS)

@@ -60,7 +60,7 @@ class ApiClients:
         await self._stack.aclose()
 
     async def follow_renewals(self) -> None:
-        """Load each renewed certificate, for ever."""
+        """Load each renewed certificate."""
         await asyncio.gather(*(api.follow_renewals() for api in self._all))
 
 

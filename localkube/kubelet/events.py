@@ -136,13 +136,17 @@ class EventRecorder:
     Namespaces take turns, since one pod can cause thousands.
 
     Args:
-        give_way: Waits a moment for more urgent requests.
+        wait_until_idle: Waits until no pod is starting, at most two seconds.
     """
 
     def __init__(
-        self, api: Api, *, give_way: Callable[[], Awaitable[None]] | None = None, component: str = "kubelet"
+        self,
+        api: Api,
+        *,
+        wait_until_idle: Callable[[], Awaitable[None]] | None = None,
+        component: str = "kubelet",
     ) -> None:
-        self._api, self._give_way, self._component = api, give_way, component
+        self._api, self._wait_until_idle, self._component = api, wait_until_idle, component
         self._queues: dict[str, deque[dict[str, Any]]] = {}
         self._waiting = asyncio.Event()
         self._correlator = EventCorrelator()
@@ -191,15 +195,15 @@ class EventRecorder:
         self._correlator.forget(uid)
 
     async def run(self) -> None:
-        """Post queued Events, for ever."""
+        """Post queued Events."""
         pace = RateLimiter(BURST, PER_SECOND)
         while True:
             await self._waiting.wait()
             body = self._next()
             # The pod's status goes first.
             await asyncio.sleep(max(pace.wait(), 0 if self._queues else SETTLE_SECONDS))
-            if self._give_way and self._size() < BURST:
-                await self._give_way()
+            if self._wait_until_idle and self._size() < BURST:
+                await self._wait_until_idle()
             try:
                 await self._post(body)
             except ApiError as error:

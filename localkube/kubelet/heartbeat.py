@@ -84,14 +84,14 @@ class Heartbeat:
         os.ftruncate(descriptor, UID_BYTES)
         self._current = mmap.mmap(descriptor, UID_BYTES)
         os.close(descriptor)
-        self._set(NOBODY)
+        self._set(NO_POD)
         # SIGABRT, by the watchdog, writes what each thread does, even where one holds the interpreter.
         faulthandler.enable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         asyncio.get_running_loop().set_task_factory(self._new_task)
 
     async def run(self) -> None:
-        """Beat, for ever."""
+        """Send heartbeats."""
         loop, reported_at = asyncio.get_running_loop(), float("-inf")
         while True:
             with (
@@ -109,7 +109,7 @@ class Heartbeat:
                 reported_at = loop.time()
                 self._late(f"the event loop of the kubelet was late by {late:.1f} s")
 
-    def forgive(self) -> None:
+    def ignore_delay(self) -> None:
         """Ignore the current delay: this process was stopped."""
         self._stopped = True
 
@@ -132,7 +132,7 @@ def _label(uid: str) -> bytes:
     return uid.encode()[:UID_BYTES].ljust(UID_BYTES, b"\0")
 
 
-NOBODY = _label("")
+NO_POD = _label("")
 
 
 async def _marked(work: Coroutine[Any, Any, Result], label: bytes, mark: Callable[[bytes], None]) -> Result:
@@ -151,7 +151,7 @@ def _steps(work: Coroutine[Any, Any, Any], label: bytes, mark: Callable[[bytes],
         except StopIteration as end:
             return end.value
         finally:
-            mark(NOBODY)
+            mark(NO_POD)
             value = error = None  # breaks the cycle with the error's traceback, which holds its frames
         try:
             value = yield future
@@ -174,7 +174,7 @@ def stalled(count: int) -> tuple[str, str, str] | None:
     """Phase, reason and message of a pod that is not started again, because its tasks block all others."""
     if count < MAX_STALLS:
         return None
-    return "Failed", "KubeletStalled", f"the kubelet stood still {count} times at the work of this pod"
+    return "Failed", "KubeletStalled", f"the work of this pod blocked the kubelet {count} times"
 
 
 class Watchdog:
@@ -192,7 +192,7 @@ class Watchdog:
         self._pid, self._beat_at, self._used = 0, 0.0, 0.0
 
     async def run(self) -> None:
-        """Receive the kubelet's beats, for ever."""
+        """Receive the kubelet's heartbeats, and kill it when they stop."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._socket, self._receive)
         while True:
@@ -227,9 +227,8 @@ class Watchdog:
     def _end(self, seconds: float) -> None:
         """Kill the kubelet, and record the pod that it was working for."""
         current = (self._root / CURRENT).read_bytes().rstrip(b"\0").decode(errors="replace")
-        log.warning(
-            "the kubelet stands still for %.0f s%s: it ends", seconds, f", by pod {current}" * bool(current)
-        )
+        cause = f" by pod {current}" * bool(current)
+        log.warning("the kubelet's event loop has been blocked for %.0f s%s: killing it", seconds, cause)
         if current:
             known = dict(stalls(self._root))
             count = known.pop(current, 0) + 1

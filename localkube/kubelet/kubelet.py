@@ -93,20 +93,20 @@ class Kubelet:
     def __init__(self, config: KubeletConfig, *, clients: ApiClients, client: RuntimeClient) -> None:
         self._config, self._clients, self._client = config, clients, client
         api, access = clients.informers, clients.nodes.__getitem__
-        self._seen = Informer(api, api_path("v1/nodes"))
-        self._services = Informer(api, api_path("v1/services"), trim=limit_ports)
-        self._bound = Informer(api, api_path("v1/pods"), field_selector="spec.nodeName!=")
+        self._node_informer = Informer(api, api_path("v1/nodes"))
+        self._service_informer = Informer(api, api_path("v1/services"), trim=limit_ports)
+        self._pod_informer = Informer(api, api_path("v1/pods"), field_selector="spec.nodeName!=")
         self._authorities = watch_authorities(api)
         self._states = NodeStates(config.node_states)
         self._pressure, starting = _pressure(config), StartingPods(stalls(config.file.parent))
         new_node = functools.partial(
             VirtualNode,
             admin=clients.admin,
-            nodes=self._seen,
+            nodes=self._node_informer,
             directory=config.node_directories,
             version=config.version,
             pressure=self._pressure,
-            give_way=starting.give_way,
+            wait_until_idle=starting.wait_until_idle,
         )
         self._nodes = {
             node.name: new_node(node, api=access(node.name), state=self._states[node.name])
@@ -125,7 +125,7 @@ class Kubelet:
         handlers = Handlers(self._sandboxes.addresses, execute=self._executions.run, version=config.version)
         limits, logs = _limits(config, client), LogFiles(config.log_limits)
         self._runtime = ContainerRuntime(
-            client, host, files, ids, images, limits, logs, handlers, objects, self._services
+            client, host, files, ids, images, limits, logs, handlers, objects, self._service_informer
         )
         new_worker = functools.partial(
             PodWorker,
@@ -138,25 +138,26 @@ class Kubelet:
         )
         self._pods = PodManager(
             self._nodes,
-            pods=self._bound,
+            pods=self._pod_informer,
             runtime=self._runtime,
             sandboxes=self._sandboxes,
             volumes=volumes,
             new_worker=new_worker,
         )
-        self._mirrors = MirrorPods(clients.nodes, nodes=self._seen, pods=self._bound)
+        pods = self._pod_informer
+        self._mirrors = mirrors = MirrorPods(clients.nodes, nodes=self._node_informer, pods=pods)
         self._components = ComponentPods(
-            config, api=access(config.nodes[0].name), client=client, mirrors=self._mirrors, pods=self._bound
+            config, api=access(config.nodes[0].name), client=client, mirrors=mirrors, pods=pods
         )
 
     async def run(self) -> None:
         self._runtime.files.spread()
-        heart = Heartbeat(
+        heartbeat = Heartbeat(
             self._config.file.parent,
             late=lambda message: self._warn("KubeletSlow", message),
         )
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on, heart)
-        start_task(heart.run(), name="heartbeat", critical=True)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._resumed, heartbeat)
+        start_task(heartbeat.run(), name="heartbeat", critical=True)
         config, limits, pods, nodes = self._config, self._runtime.limits, self._pods, self._nodes.values()
         reachable = [node for node in nodes if node.is_reachable]
         rights = publish_identities(self._clients.admin)
@@ -174,8 +175,8 @@ class Kubelet:
         async with NodeServices(
             config,
             clients=self._clients,
-            services=self._services,
-            bound=self._bound,
+            services=self._service_informer,
+            pod_informer=self._pod_informer,
             sandboxes=self._sandboxes,
             pods=pods,
             server=self._server(),
@@ -183,7 +184,7 @@ class Kubelet:
             for node in reachable:
                 node.start_heartbeat()
             for name, work in (
-                ("watch nodes", self._seen.run()),
+                ("watch nodes", self._node_informer.run()),
                 ("mirror pods", self._mirrors.run()),
                 ("pods of the components", self._components.run()),
                 ("watch authorities", self._authorities.run()),
@@ -208,11 +209,11 @@ class Kubelet:
             start_task(static.run(), name="static pods", critical=True)
             await self._client.gone
 
-    def _go_on(self, heart: Heartbeat) -> None:
-        """Report the status of all nodes at once: the cluster has slept (``controlplane/sleep.py``)."""
-        heart.forgive()
+    def _resumed(self, heartbeat: Heartbeat) -> None:
+        """Report the status of all nodes at once: the cluster was asleep (``controlplane/sleep.py``)."""
+        heartbeat.ignore_delay()
         for node in self._nodes.values():
-            node.pool.news.set()
+            node.pool.changed.set()
 
     def _shortages(self, eviction: EvictionManager) -> ShortageReporter:
         async def annotate(annotations: Mapping[str, str | None]) -> None:
@@ -256,8 +257,8 @@ class Kubelet:
         )
 
     async def _run_pods(self, services: NodeServices) -> None:
-        watching = start_task(self._bound.run(), name="watch pods", critical=True)
-        await self._bound.synced.wait()
+        watching = start_task(self._pod_informer.run(), name="watch pods", critical=True)
+        await self._pod_informer.synced.wait()
         faults = NodeFaults(self._nodes, states=self._states, client=self._client, pods=self._pods)
         await faults.restore()
         await self._links.restore()
@@ -333,9 +334,9 @@ def _limits(config: KubeletConfig, client: RuntimeClient) -> Limits:
     def kill(identity: str) -> None:
         start_task(client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
-    directory, most = config.socket.parent, config.pod_pids_limit
+    directory, pids_limit = config.socket.parent, config.pod_pids_limit
     return Limits(
-        groups=ControlGroups.claim(directory, pids_limit=most, processes=config.pid_max)
+        groups=ControlGroups.claim(directory, pids_limit=pids_limit, processes=config.pid_max)
         if config.control_groups
         else None,
         kill=kill,
@@ -384,7 +385,7 @@ def _pressure(config: KubeletConfig) -> Pressure:
         transition=config.eviction_pressure_transition_period,
         observe=lambda: observe(config.pods, processes=config.pid_max),
     )
-    pressure.look()
+    pressure.measure()
     return pressure
 
 

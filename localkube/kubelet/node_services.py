@@ -42,12 +42,13 @@ class NodeServices:
         *,
         clients: ApiClients,
         services: Informer,
-        bound: Informer,
+        pod_informer: Informer,
         sandboxes: Sandboxes,
         pods: PodManager,
         server: KubeletServer,
     ) -> None:
-        self._config, self._clients, self._services, self._bound = config, clients, services, bound
+        self._config, self._clients = config, clients
+        self._services, self._pod_informer = services, pod_informer
         self._sandboxes, self._pods, self._server = sandboxes, pods, server
         self._sockets = NodeSockets(sandboxes.client, sandboxes.addresses)
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,7 +60,7 @@ class NodeServices:
         policies, reach = self._sandboxes.policies, addresses.reach
         path = api_path("discovery.k8s.io/v1/endpointslices")
         slices = Informer(clients.informers, path, trim=limit_ports)
-        zone = Zone(services=services, slices=slices, pods=self._bound)
+        zone = Zone(services=services, slices=slices, pods=self._pod_informer)
         upstreams = [(NETWORK.gateway, 53)] if config.egress else []
         dns = await self._stack.enter_async_context(
             DnsServer(zone, upstreams=upstreams, namespaces=namespaces)
@@ -80,7 +81,7 @@ class NodeServices:
         await self._stack.enter_async_context(proxy)
         ports = HostPorts(
             places,
-            pods=self._bound,
+            pods=self._pod_informer,
             sockets=self._sockets,
             permits=policies.permits,
             reach=reach,
@@ -92,19 +93,19 @@ class NodeServices:
         if config.plain:
             egress = EgressProxy(Path(config.plain.egress), addresses)
             await self._stack.enter_async_context(egress)
-        self._go(clients.follow_renewals(), "renewals of the kubelet's certificates")
-        self._go(self._server.follow_renewals(), "renewals of the server's certificate")
-        self._go(services.run(), "watch services")
-        self._go(slices.run(), "watch endpointslices")
-        follow = (self._bound, services, slices)
+        self._start(clients.follow_renewals(), "renewals of the kubelet's certificates")
+        self._start(self._server.follow_renewals(), "renewals of the server's certificate")
+        self._start(services.run(), "watch services")
+        self._start(slices.run(), "watch endpointslices")
+        follow = (self._pod_informer, services, slices)
         enforced = policies.run(pods=self._pods.known, targets=proxy.targets, follow=follow)
-        self._go(enforced, "network policies")
-        self._go(Provisioner(clients.provisioner, directory=config.volumes).run(), "provisioner")
-        self._go(maintain_etcd(config.etcd), "etcd's maintenance")
+        self._start(enforced, "network policies")
+        self._start(Provisioner(clients.provisioner, directory=config.volumes).run(), "provisioner")
+        self._start(maintain_etcd(config.etcd), "etcd's maintenance")
         if not config.plain:
             limit_rates(port=API_PORT, closed=METRICS_PORT)
             limit = ConnectionLimit(port=API_PORT, network=NETWORK.pods)
-            self._go(limit.run(), "connections to the API server")
+            self._start(limit.run(), "connections to the API server")
         self._publish(addresses)
         return self
 
@@ -112,13 +113,13 @@ class NodeServices:
         """Write the cluster's own objects, as an administrator."""
         config, admin = self._config, self._clients.admin
         endpoints = publish_api_server(admin, address=NETWORK.address, port=API_PORT)
-        self._go(endpoints, "endpoints of kubernetes")
+        self._start(endpoints, "endpoints of kubernetes")
         if config.metrics:
             authority = config.pki / "ca.crt"
             registered = publish_metrics_server(
                 admin, address=NETWORK.address, ca_file=authority, addresses=addresses
             )
-            self._go(registered, "metrics-server's objects")
+            self._start(registered, "metrics-server's objects")
 
     async def open(self) -> None:
         """Accept requests about pods, once the pods are known."""
@@ -126,8 +127,8 @@ class NodeServices:
             for node in self._config.nodes:
                 with await self._sockets.netfilter(node.address) as kernel:
                     close_to_pods(kernel, port=KUBELET_PORT, client=NETWORK.address)
-                bound = await self._sockets.bind(node.address, "0.0.0.0", KUBELET_PORT, "TCP")
-                self._server.listen_on(bound)
+                sock = await self._sockets.bind(node.address, "0.0.0.0", KUBELET_PORT, "TCP")
+                self._server.listen_on(sock)
             return
         # In plain mode 0.0.0.0 would be the machine's own network.
         for node in self._config.nodes:
@@ -138,5 +139,5 @@ class NodeServices:
             task.cancel()
         await self._stack.aclose()
 
-    def _go(self, work: Coroutine[Any, Any, object], name: str) -> None:
+    def _start(self, work: Coroutine[Any, Any, object], name: str) -> None:
         self._tasks.append(start_task(work, name=name, critical=True))

@@ -25,18 +25,18 @@ class Turns:
     """Limits the concurrent operations of one kind in each namespace.
 
     Args:
-        most: Operations at a time.
+        limit: Operations at a time.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._users: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """Wait for a turn of the current task's namespace."""
         namespace = namespace_of_work()
-        free, users = self._users.get(namespace) or (asyncio.Semaphore(self._most), 0)
+        free, users = self._users.get(namespace) or (asyncio.Semaphore(self._limit), 0)
         self._users[namespace] = free, users + 1
         try:
             async with free:

@@ -34,17 +34,17 @@ async def accept(
     listener: socket.socket,
     handle: Callable[[socket.socket], Coroutine[Any, Any, None]],
     *,
-    most: int,
+    limit: int,
     admit: Callable[[socket.socket], bool] = lambda client: True,
 ) -> None:
-    """Handle each connection in a task, for ever; when descriptors run out, wait until some are free.
+    """Handle each connection in a task; when descriptors run out, wait until some are free.
 
     Args:
         handle: Serves a connected socket, closes it, and returns.
-        most: Connections at a time; others wait in the kernel's backlog.
+        limit: Connections at a time; others wait in the kernel's backlog.
         admit: Decides by the socket whether a connection is accepted; others are reset.
     """
-    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(most)
+    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(limit)
     listener.setblocking(False)
     while True:
         await slots.acquire()

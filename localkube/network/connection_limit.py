@@ -1,4 +1,4 @@
-"""How many connections one pod may hold at the API server's own address.
+"""Limit the connections of one pod to the API server's own address.
 
 The API server keeps every connection in use, with memory for each, and does not limit them. Here the kernel
 lists them every few seconds, and those beyond a pod's share are reset. Connection tracking would refuse them
@@ -22,7 +22,7 @@ from localkube.runtime.links.netlink import Netlink
 log = logging.getLogger(__name__)
 
 MAX_PER_POD = 256
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 SOCK_DESTROY = 21
 ESTABLISHED = 1 << 1
 # struct inet_diag_req_v2 before its inet_diag_sockid, and the same of struct inet_diag_msg.
@@ -34,14 +34,14 @@ class ConnectionLimit:
 
     Args:
         network: Addresses outside of it are not limited.
-        most: Connections of one address.
+        limit: Connections of one address.
     """
 
-    def __init__(self, *, port: int, network: str, most: int = MAX_PER_POD) -> None:
-        self._port, self._network, self._most = port, ipaddress.ip_network(network), most
+    def __init__(self, *, port: int, network: str, limit: int = MAX_PER_POD) -> None:
+        self._port, self._network, self._limit = port, ipaddress.ip_network(network), limit
 
     async def run(self) -> None:
-        """Check every two seconds, for ever."""
+        """Enforce the limit every two seconds."""
         gateway = socket.inet_ntoa((int(self._network.network_address) + 1).to_bytes(4, "big"))
         while True:
             try:
@@ -49,7 +49,7 @@ class ConnectionLimit:
             except OSError as error:  # a kernel without CONFIG_INET_DIAG_DESTROY
                 log.warning("connections of pods to the API server are not limited: %s", error)
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     def enforce(self, *, besides: str) -> None:
         """Reset the connections beyond a share in the network namespace of this process.
@@ -66,11 +66,11 @@ class ConnectionLimit:
                 if address != besides and ipaddress.ip_address(address) in self._network:
                     connections[address].append(identity)
             for address, identities in connections.items():
-                for identity in identities[self._most :]:
+                for identity in identities[self._limit :]:
                     with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
                         kernel.request(SOCK_DESTROY, 0, _request(identity))
-                if len(identities) > self._most:
-                    beyond = len(identities) - self._most
+                if len(identities) > self._limit:
+                    beyond = len(identities) - self._limit
                     log.warning("%s held %d connections too many to port %d", address, beyond, self._port)
 
 

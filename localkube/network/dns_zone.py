@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from localkube.api_client import Informer
+from localkube.api_path import Object
 from localkube.network.service_records import (
     Key,
-    Object,
     ServiceNames,
     facts,
     has_ended,

@@ -195,8 +195,8 @@ class RelayLimits:
         """Count a listener of a namespace."""
         holding = self.listeners.acquire(namespace)
         if holding is None:
-            most = self.listeners.of_client
+            limit = self.listeners.of_client
             raise OSError(
-                errno.EDQUOT, f"at most {most} ports of Services and pods of a namespace are served"
+                errno.EDQUOT, f"at most {limit} ports of Services and pods of a namespace are served"
             )
         return holding

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from localkube.api_client import Informer, object_key
+from localkube.api_path import Object
 from localkube.network.fair_shares import RelayLimits
 from localkube.network.node_listeners import Front, Listeners, NodePlace, NodeSockets
 from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
-from localkube.network.service_records import Key, Object, has_ended
+from localkube.network.service_records import Key, has_ended
 
 ANY_ADDRESS = "0.0.0.0"
 

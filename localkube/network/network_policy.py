@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from localkube.api_path import Object
+
 LAST_PORT = 65535
 ANY = "0.0.0.0/0"
-
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

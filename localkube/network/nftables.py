@@ -91,7 +91,7 @@ class NftTable:
         self._add(NEWSETELEM, _text(1, self.name) + _text(2, name) + _u32(4, number) + _nest(3, elements))
         return _expression("lookup", _text(1, name) + _u32(2, 1) + _u32(4, number))
 
-    def more_than(self, each_second: int, *, burst: int) -> list[Expression]:
+    def above_rate(self, each_second: int, *, burst: int) -> list[Expression]:
         """Add a meter for each IPv4 address; returns expressions that match sources above this rate."""
         self._sets += 1
         name = f"meter{self._sets}"
@@ -158,15 +158,15 @@ def _opens(operator: int) -> list[Expression]:
     return [*protocol_is("TCP"), flags, _bitwise(bytes([SYN_ACK])), _compare(operator, bytes([SYN]))]
 
 
-def through_loopback(*, coming: bool) -> list[Expression]:
-    return [_meta(META_IIF if coming else META_OIF), _compare(EQUAL, struct.pack("=I", LOOPBACK_INDEX))]
+def on_loopback(*, incoming: bool) -> list[Expression]:
+    return [_meta(META_IIF if incoming else META_OIF), _compare(EQUAL, struct.pack("=I", LOOPBACK_INDEX))]
 
 
 def is_ipv4() -> list[Expression]:
     return [_meta(META_NFPROTO), _compare(EQUAL, bytes([NFPROTO_IPV4]))]
 
 
-def leaves_by(interface: int) -> list[Expression]:
+def output_interface(interface: int) -> list[Expression]:
     """Match IPv4 packets that leave by the interface with this index; for tables of a bridge as well."""
     protocol = [_meta(META_PROTOCOL), _compare(EQUAL, struct.pack(">H", ETH_P_IP))]
     return [_meta(META_OIF), _compare(EQUAL, struct.pack("=I", interface)), *protocol]
@@ -200,7 +200,7 @@ def in_network(register: int, cidr: str, *, inside: bool = True) -> list[Express
     ]
 
 
-def one_in(count: int) -> list[Expression]:
+def random_fraction(count: int) -> list[Expression]:
     """Match at random, one packet in ``count``."""
     number = _expression("numgen", _u32(1, 1) + _u32(2, count) + _u32(3, 1) + _u32(4, 0))
     return [number, _compare(EQUAL, bytes(4))]

@@ -19,10 +19,9 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from localkube.api_client import Api, Informer
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.network import nftables
 from localkube.network.addresses import NETWORK
 from localkube.network.network_policy import UNRESTRICTED, AllowRule, Peer, PodRules, peer, pod_rules
@@ -38,7 +37,6 @@ TABLE = "trainyard"
 DNAT_PRIORITY = -100
 NOT_ENFORCED = "NetworkPolicyNotEnforced"
 
-Object = Mapping[str, Any]
 Targets = Mapping[Front, tuple[Backend, ...]]
 # The endpoints of ClusterIPs for a client, and whether it keeps to one of them.
 Find = Callable[[str], Mapping[Front, tuple[Sequence[Backend], bool]]]
@@ -75,7 +73,7 @@ class PolicyEnforcer:
     async def run(
         self, *, pods: Callable[[], Mapping[str, Object]], targets: Find, follow: Sequence[Informer]
     ) -> None:
-        """Apply each change, for ever.
+        """Apply each change of pods and policies.
 
         Args:
             pods: Returns the pods by the uids under which they run.
@@ -110,9 +108,9 @@ class PolicyEnforcer:
     def permits(self, client: str, backend: Backend, protocol: str) -> bool:
         """Check whether a client, by its address, may connect to an endpoint by way of a Service."""
         host, port = backend
-        going, coming = (self._rules.get(address, UNRESTRICTED) for address in (client, host))
-        return going.opens(host, protocol, port) and (
-            client == NETWORK.address or coming.accepts(client, protocol, port)
+        client_rules, server_rules = (self._rules.get(address, UNRESTRICTED) for address in (client, host))
+        return client_rules.opens(host, protocol, port) and (
+            client == NETWORK.address or server_rules.accepts(client, protocol, port)
         )
 
     async def _follow(self) -> None:
@@ -136,7 +134,7 @@ class PolicyEnforcer:
     async def _reconcile(self) -> None:
         policies, peers = list(self._policies.store.values()), self._peers()
         if policies and self._plain:
-            self._say_not_enforced("in plain mode pods are on this machine's own network")
+            self._warn_not_enforced("in plain mode pods are on this machine's own network")
             return
         known = self._pods()
         self._installed = {uid: done for uid, done in self._installed.items() if uid in known}
@@ -168,7 +166,7 @@ class PolicyEnforcer:
                 self._installed[uid] = state
             except OSError as error:
                 log.warning("the network policies of pod %s are not in force: %s", uid, error)
-                self._say_not_enforced(f"the kernel refuses rules of nftables: {error.strerror}")
+                self._warn_not_enforced(f"the kernel refuses rules of nftables: {error.strerror}")
 
     def _services(self, uid: str, address: str) -> Targets:
         """The ClusterIPs that a pod's own table serves; with affinity, the pod keeps one endpoint."""
@@ -198,12 +196,12 @@ class PolicyEnforcer:
         item = self._namespaces.store.get(("", namespace))
         return (item["metadata"].get("labels") if item else None) or {}
 
-    def _say_not_enforced(self, why: str) -> None:
+    def _warn_not_enforced(self, reason: str) -> None:
         for policy in self._policies.store.values():
             uid = policy["metadata"]["uid"]
             if uid not in self._warned:
                 self._warned.add(uid)
-                self._warn(policy, NOT_ENFORCED, f"it is stored and not enforced: {why}")
+                self._warn(policy, NOT_ENFORCED, f"it is stored and not enforced: {reason}")
 
 
 def pod_table(rules: PodRules, services: Targets, *, own: str) -> NftTable:
@@ -219,14 +217,14 @@ def pod_table(rules: PodRules, services: Targets, *, own: str) -> NftTable:
             _redirect(table, front, backends)
     if rules.ingress is not None:
         table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
-        _begin(table, "ingress", coming=True)
+        _accept_established(table, "ingress", incoming=True)
         _accept(table, "ingress", nftables.in_network(SOURCE, NETWORK.address))
         for rule in rules.ingress:
             _allow(table, "ingress", rule, SOURCE)
         table.rule("ingress", [verdict(DROP)])
     if rules.egress is not None:
         table.chain("egress", Hook("filter", nftables.LOCAL_OUT, 0))
-        _begin(table, "egress", coming=False)
+        _accept_established(table, "egress", incoming=False)
         _accept(table, "egress", nftables.in_network(DESTINATION, own))
         # Service traffic that is not redirected above goes to the proxy, which calls ``permits``.
         services_range = f"{NETWORK.services}/{NETWORK.services_prefix}"
@@ -237,8 +235,8 @@ def pod_table(rules: PodRules, services: Targets, *, own: str) -> NftTable:
     return table
 
 
-def _begin(table: NftTable, chain: str, *, coming: bool) -> None:
-    table.rule(chain, [*nftables.through_loopback(coming=coming), verdict(ACCEPT)])
+def _accept_established(table: NftTable, chain: str, *, incoming: bool) -> None:
+    table.rule(chain, [*nftables.on_loopback(incoming=incoming), verdict(ACCEPT)])
     table.rule(chain, [*nftables.established(), verdict(ACCEPT)])
     table.rule(chain, [*nftables.later_segment(), verdict(ACCEPT)])
 
@@ -275,7 +273,7 @@ def _redirect(table: NftTable, front: Front, backends: Sequence[Backend]) -> Non
                 *nftables.in_network(DESTINATION, front.ip),
                 *nftables.protocol_is(front.protocol),
                 *nftables.port_in(front.port, front.port),
-                *(nftables.one_in(remaining) if remaining > 1 else ()),
+                *(nftables.random_fraction(remaining) if remaining > 1 else ()),
                 *nftables.dnat_to(host, port),
             ],
         )

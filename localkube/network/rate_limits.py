@@ -57,7 +57,7 @@ def close_to_pods(kernel: socket.socket, *, port: int, client: str) -> None:
 def _api_server(port: int, closed: int) -> NftTable:
     table = NftTable("trainyard-api")
     table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
-    table.rule("ingress", [*nftables.through_loopback(coming=True), verdict(ACCEPT)])
+    table.rule("ingress", [*nftables.on_loopback(incoming=True), verdict(ACCEPT)])
     table.rule("ingress", [*nftables.first_segment(), *nftables.port_in(closed, closed), verdict(DROP)])
     opens = [*nftables.is_ipv4(), *nftables.first_segment(), *nftables.port_in(port, port)]
     _limit(table, "ingress", opens, TO_API_SERVER)
@@ -67,7 +67,7 @@ def _api_server(port: int, closed: int) -> NftTable:
 def _gateway(interface: int) -> NftTable:
     table = NftTable("trainyard-gateway", nftables.NFPROTO_BRIDGE)
     table.chain("forward", Hook("filter", nftables.FORWARD, 0))
-    leaves = nftables.leaves_by(interface)
+    leaves = nftables.output_interface(interface)
     _limit(table, "forward", [*leaves, *nftables.first_segment()], TO_WORLD)
     _limit(table, "forward", [*leaves, *nftables.protocol_is("UDP")], DATAGRAMS_TO_WORLD)
     return table
@@ -75,4 +75,4 @@ def _gateway(interface: int) -> NftTable:
 
 def _limit(table: NftTable, chain: str, matches: list[Expression], rate: tuple[int, int]) -> None:
     per_second, burst = rate
-    table.rule(chain, [*matches, *table.more_than(per_second, burst=burst), verdict(DROP)])
+    table.rule(chain, [*matches, *table.above_rate(per_second, burst=burst), verdict(DROP)])

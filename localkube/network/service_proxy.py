@@ -16,10 +16,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from localkube.api_client import Informer, object_key
+from localkube.api_path import Object
 from localkube.network.fair_shares import RelayLimits
 from localkube.network.node_listeners import Front, Listeners, NodePlace, NodeSockets
 from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
-from localkube.network.service_records import Key, Object, cluster_ips, owner, slices_of
+from localkube.network.service_records import Key, cluster_ips, owner, slices_of
 
 AFFINITY_SECONDS = 10800
 LOCAL = "Local"

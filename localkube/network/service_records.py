@@ -5,13 +5,13 @@ other up as they start: a ready selected pod counts at once, and one that has en
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from localkube.api_client import Informer
+from localkube.api_path import Object
 
-Object = Mapping[str, Any]
 Key = tuple[str, str]
 OWNER = "kubernetes.io/service-name"
 # Of one Service: more would delay all Services, and each port takes half a kilobyte, twice.

@@ -225,8 +225,10 @@ class RuntimeInit:
         return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
 
     def _do_forkserver(self, request: dict[str, Any]) -> Reply:
-        with self._forkserver.connect() as theirs:
-            pid = start_host_process(request, null=self._null, plain=self._plain, descriptor=theirs.fileno())
+        with self._forkserver.connect() as child_end:
+            pid = start_host_process(
+                request, null=self._null, plain=self._plain, descriptor=child_end.fileno()
+            )
         self._forkserver_pid = pid
         return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
 
@@ -244,12 +246,12 @@ class RuntimeInit:
         if start.fork_plan and self._forkserver.runs and not terminal:
             zygotes.insert(0, self._forkserver)  # even while it still imports torch: sooner than a cold start
         with (
-            open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (ours, theirs),
+            open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (parent_ends, child_ends),
             self._process_namespace(start.target) as shared,
         ):
-            launch = Launch(request["id"], "", [self._requester], ours)
+            launch = Launch(request["id"], "", [self._requester], parent_ends)
             own_processes = not self._plain and has_own_processes(start.spec)
-            fds = theirs | namespaces_of_pod | shared
+            fds = child_ends | namespaces_of_pod | shared
             zygote = self._begin(launch, request, fds, zygotes, own_processes=own_processes)
         forked_from = self._forkserver_pid if zygote is self._forkserver else 0
         launch.started = lambda launch: self._container_started(launch, start, pod, forked_from=forked_from)
@@ -321,17 +323,19 @@ class RuntimeInit:
         launch_request = {"spec": spec, "plain": parent.plain, "container": parent.pid}
         with (
             open_streams(terminal=process.terminal, stdin=request["stdin"], null=self._null) as (
-                ours,
-                theirs,
+                parent_ends,
+                child_ends,
             ),
             contextlib.ExitStack() as sent,
         ):
-            theirs = dict(theirs)
+            child_ends = dict(child_ends)
             if not parent.plain:
-                theirs["container"] = os.pidfd_open(parent.pid)
-                sent.callback(os.close, theirs["container"])
-            launch = Launch(request["id"], parent.identity, [self._requester], ours, self._command_started)
-            self._begin(launch, launch_request, theirs, [self._launcher])
+                child_ends["container"] = os.pidfd_open(parent.pid)
+                sent.callback(os.close, child_ends["container"])
+            launch = Launch(
+                request["id"], parent.identity, [self._requester], parent_ends, self._command_started
+            )
+            self._begin(launch, launch_request, child_ends, [self._launcher])
 
     def _command_started(self, launch: Launch) -> Reply:
         streams = launch.streams if launch.terminal is None else {"tty": launch.terminal}

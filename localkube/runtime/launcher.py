@@ -61,16 +61,16 @@ def _fork_helper(sock: socket.socket, helper: Helper, *, first: bool = False) ->
     Args:
         first: It is the first process of a new PID namespace.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = syscalls.fork_first_process() if first else os.fork()
     if pid:
-        theirs.close()
-        return (pid if first else 0), ours
+        child_end.close()
+        return (pid if first else 0), parent_end
     sock.close()
-    ours.close()
+    parent_end.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    received = messages.receive(theirs)
-    theirs.close()
+    received = messages.receive(child_end)
+    child_end.close()
     if received is None:
         os._exit(0)
     header, (request,) = received

@@ -44,11 +44,11 @@ class ZygoteClient:
         """Open a new connection; returns the other end."""
         if self._socket is not None:
             self._close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        self._socket, self.ready = ours, False
-        self._selector.register(ours, selectors.EVENT_READ, self._readable)
-        return theirs
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end.setblocking(False)
+        self._socket, self.ready = parent_end, False
+        self._selector.register(parent_end, selectors.EVENT_READ, self._readable)
+        return child_end
 
     def send(self, request: socket.socket, about: dict[str, Any]) -> bool:
         """Send the socket of a request, with a header for the zygote itself.
@@ -87,9 +87,9 @@ class ZygoteClient:
 
 def start_launcher(client: ZygoteClient) -> int:
     """Start the launcher with nothing of this process but a connection; returns its pid."""
-    with client.connect() as theirs:
-        theirs.set_inheritable(True)
-        argv = [sys.executable, "-S", "-s", "-E", LAUNCHER, str(theirs.fileno())]
+    with client.connect() as child_end:
+        child_end.set_inheritable(True)
+        argv = [sys.executable, "-S", "-s", "-E", LAUNCHER, str(child_end.fileno())]
         env = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         return os.posix_spawn(sys.executable, argv, env, setsid=True)
 
@@ -225,18 +225,18 @@ class Launches:
         Args:
             own_processes: The new process gets a PID namespace of its own.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with contextlib.ExitStack() as unless_sent, theirs:
-            unless_sent.callback(ours.close)
-            messages.send(ours, request | {"fds": list(fds)}, list(fds.values()))
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as unless_sent, child_end:
+            unless_sent.callback(parent_end.close)
+            messages.send(parent_end, request | {"fds": list(fds)}, list(fds.values()))
             about = {"own_processes": own_processes}
-            acceptor = next((zygote for zygote in zygotes if zygote.send(theirs, about)), None)
+            acceptor = next((zygote for zygote in zygotes if zygote.send(child_end, about)), None)
             if acceptor is None:
                 raise ContainerStartError("sandbox", "the launcher accepts no requests, or has ended")
             unless_sent.pop_all()
-        ours.setblocking(False)
-        launch.reports, launch.deadline = ours, time.monotonic() + self._seconds
-        self._ends.register(ours, 0)
+        parent_end.setblocking(False)
+        launch.reports, launch.deadline = parent_end, time.monotonic() + self._seconds
+        self._ends.register(parent_end, 0)
         self._all.append(launch)
         return acceptor
 

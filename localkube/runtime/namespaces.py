@@ -56,20 +56,20 @@ def share_processes() -> dict[str, int]:
     Returns:
         ``pid``, the namespace, and ``pause``, a pidfd.
     """
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
-            socket.send_fds(theirs, [b"ok"], _start_pause())
+            socket.send_fds(child_end, [b"ok"], _start_pause())
         except OSError as error:
-            theirs.send(str(error).encode())
+            child_end.send(str(error).encode())
         finally:
             os._exit(0)
-    theirs.close()
-    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
+    child_end.close()
+    message, descriptors, _, _ = socket.recv_fds(parent_end, 4096, 2)
     # Until it executes sleep, it has a copy of this process's memory, which no pod may see.
-    ours.recv(1)
-    ours.close()
+    parent_end.recv(1)
+    parent_end.close()
     os.waitpid(child, 0)
     if message != b"ok":
         message = message or b"the pod's PID namespace could not be created"

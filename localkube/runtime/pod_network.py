@@ -94,7 +94,7 @@ def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> N
     Args:
         request: ``address`` of the node, and ``bridge``, the name of that bridge.
     """
-    with _unless(errno.EEXIST):
+    with _ignoring_errno(errno.EEXIST):
         netlink.add_bridge(request["bridge"])
     netlink.set_up(request["bridge"])
     for address in (request["address"], *pods):
@@ -105,22 +105,22 @@ def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str], bridge
     """Undo ``unplug_node``; idempotent."""
     for address in (request["address"], *pods):
         move_pod(netlink, address, bridge)
-    with _unless(errno.ENODEV):
+    with _ignoring_errno(errno.ENODEV):
         netlink.delete_link(request["bridge"])
 
 
 def move_pod(netlink: Netlink, address: str, bridge: str) -> None:
     """Make a pod's or a node's interface a port of another bridge."""
-    with _unless(errno.ENODEV):  # the kernel may have freed its namespace already
+    with _ignoring_errno(errno.ENODEV):  # the kernel may have freed its namespace already
         netlink.set_up(_interface(address), master=socket.if_nametoindex(bridge))
 
 
 @contextlib.contextmanager
-def _unless(harmless: int) -> Iterator[None]:
+def _ignoring_errno(number: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno != harmless:
+        if error.errno != number:
             raise
 
 

@@ -72,21 +72,21 @@ def open_streams(
         stdin: Open a pipe for its input.
         null: Its input otherwise; stays open.
     """
-    ours: dict[str, int] = {}
-    theirs: dict[str, int] = {}
+    parent_ends: dict[str, int] = {}
+    child_ends: dict[str, int] = {}
     try:
         if not terminal:
-            theirs["stdin"] = null
+            child_ends["stdin"] = null
             for name in ("stdout", "stderr"):
-                ours[name], theirs[name] = os.pipe2(os.O_CLOEXEC)
+                parent_ends[name], child_ends[name] = os.pipe2(os.O_CLOEXEC)
             if stdin:
-                theirs["stdin"], ours["stdin"] = os.pipe2(os.O_CLOEXEC)
-        yield ours, theirs
+                child_ends["stdin"], parent_ends["stdin"] = os.pipe2(os.O_CLOEXEC)
+        yield parent_ends, child_ends
     except BaseException:
-        close_all(ours.values())
+        close_all(parent_ends.values())
         raise
     finally:
-        close_all(descriptor for descriptor in theirs.values() if descriptor != null)
+        close_all(descriptor for descriptor in child_ends.values() if descriptor != null)
 
 
 def start_host_process(

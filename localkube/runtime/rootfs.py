@@ -327,9 +327,9 @@ def _mount_image(entry: MountSpec, root: ContainerRoot) -> None:
         option.removeprefix("lowerdir=") for option in entry.options if option.startswith("lowerdir=")
     )
     # It is assembled at /proc, where nothing is mounted yet.
-    with closing(EXACT.open(root.directory, "proc")) as aside:
+    with closing(EXACT.open(root.directory, "proc")) as staging:
         store = clone(entry.source, root.user_namespace)
-        move_mount(store, aside)
+        move_mount(store, staging)
     try:
         if ":" in layers:
             os.fchdir(store)

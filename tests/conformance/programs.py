@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from localkube.controlplane import build
-from localkube.controlplane.lock import Report, alone
+from localkube.controlplane.lock import Report, cache_lock
 from localkube.errors import LocalClusterError
 from localkube.paths import cache_dir, private_dir
 
@@ -33,7 +33,7 @@ def obtain(package: str, *, report: Report) -> Path:
     name = "e2e.test" if package == SUITE else Path(package.removesuffix("/v3")).name
     folder = cache() / f"{name}-{_digest(package)}"
     if not (folder / name).exists():
-        with alone(report, making=name):
+        with cache_lock(report, making=name):
             if not (folder / name).exists():
                 _build(package, folder, name, report)
     return folder / name

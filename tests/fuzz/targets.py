@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import WSMessage, WSMsgType
 
-from localkube.bundles import using
+from localkube.bundles.unpack import _unpack as unpack_bundle
 from localkube.errors import LocalClusterError
 from localkube.kubelet.streaming import port_forward, spdy
 from localkube.kubelet.streaming.channels import Channels, messages
@@ -161,7 +161,7 @@ def bundle(data: bytes) -> None:
         (folder / "bundle").write_bytes(data)
         (folder / "goal").mkdir()
         with contextlib.suppress(LocalClusterError):
-            using._unpack(folder / "bundle", folder / "goal", lambda text: None)
+            unpack_bundle(folder / "bundle", folder / "goal", lambda text: None)
         assert {path.name for path in folder.iterdir()} == {"bundle", "goal"}
 
 

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from localkube.controlplane import binaries
-from localkube.controlplane.lock import alone
+from localkube.controlplane.lock import cache_lock
 from localkube.errors import LocalClusterError
 
 from ..node import bare_control_plane
@@ -64,7 +64,7 @@ def _outside(options: argparse.Namespace) -> int:
     program.obtain(report=_say)
     binaries.obtain(report=_say)
     with (
-        alone(_say, making="test-kubelet"),  # two would each restore the other's settings of the kernel
+        cache_lock(_say, making="test-kubelet"),  # two would each restore the other's settings of the kernel
         tempfile.TemporaryDirectory(prefix="kubelet-") as scratch,
         namespaces.sysctls_kept(),
         namespaces.cgroups(*_groups(Path(scratch), options.nodes)),

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from localkube.controlplane import build
-from localkube.controlplane.lock import Report, alone
+from localkube.controlplane.lock import Report, cache_lock
 from localkube.paths import cache_dir, private_dir
 
 MODULE = Path(__file__).parent / "module"
@@ -28,7 +28,7 @@ def obtain(*, report: Report) -> Path:
         digest.update((MODULE / name).read_bytes())
     folder = cache() / f"{NAME}-{digest.hexdigest()[:12]}"
     if not (folder / NAME).exists():
-        with alone(report, making=NAME):
+        with cache_lock(report, making=NAME):
             if not (folder / NAME).exists():
                 module = build.GoModule(MODULE, PACKAGES, SECONDS, FREE_BYTES, build.flags())
                 build.build(folder, cache=cache(), package=".", program=NAME, report=report, module=module)

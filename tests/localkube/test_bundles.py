@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.bundles import making, manifest, using, wheels
+from localkube.bundles import create, manifest, unpack, wheels
 from localkube.controlplane import binaries, build, image_store
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
@@ -73,7 +73,9 @@ def template_bundle(pins, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as monkeypatch:
         fill(folder / "cache", monkeypatch)
-        making.create(folder / "trainyard.tar", with_wheels=True, report=lambda line: None, constraints=pins)
+        create.create_bundle(
+            folder / "trainyard.tar", with_wheels=True, report=lambda line: None, constraints=pins
+        )
     return folder / "trainyard.tar"
 
 
@@ -92,7 +94,7 @@ def program(path):
 
 def refusal(path):
     with pytest.raises(LocalClusterError) as error:
-        using.use(path, report=lambda line: None)
+        unpack.use_bundle(path, report=lambda line: None)
     return error.value
 
 
@@ -104,7 +106,7 @@ def holds(cache):
 
 
 def test_what_goes_in_comes_out(bundle, caches):
-    using.use(bundle, report=lambda line: None)
+    unpack.use_bundle(bundle, report=lambda line: None)
     first, second = caches("one"), caches("other")
     assert holds(second) == sorted(
         [
@@ -126,19 +128,19 @@ def test_a_bundle_can_be_used_twice_and_replaces_what_was_there_or_was_interrupt
     stale = caches("other") / ".bundle-abc"
     stale.mkdir(parents=True)
     (stale / "half").write_text("half a program")
-    using.use(bundle, report=lambda line: None)
+    unpack.use_bundle(bundle, report=lambda line: None)
     RECIPES["jobset"].path.write_text("something else")
-    using.use(bundle, report=lambda line: None)
+    unpack.use_bundle(bundle, report=lambda line: None)
     assert RECIPES["jobset"].path.read_text().startswith("#!/bin/sh")
     assert not list(caches("other").glob(".*"))
 
 
 def test_without_wheels_a_bundle_is_compressed(caches, tmp_path):
     goal = tmp_path / "small.tar.gz"
-    bundle_report = making.create(goal, with_wheels=False, report=lambda line: None)
+    bundle_report = create.create_bundle(goal, with_wheels=False, report=lambda line: None)
     assert goal.stat().st_size == bundle_report["bytes"] < 4 * 300_000 * 0.7
     caches("other")
-    assert "wheels" not in using.use(goal, report=lambda line: None)["holds"]
+    assert "wheels" not in unpack.use_bundle(goal, report=lambda line: None)["holds"]
 
 
 @pytest.fixture
@@ -160,13 +162,13 @@ def test_container_images_come_along(images_program, caches, tmp_path, monkeypat
         image_store.pull(loaded, report=lambda line: None)
         pulled = registry.add("team/other:1", tool_image)
         goal = tmp_path / "bundle"
-        bundle_report = making.create(
+        bundle_report = create.create_bundle(
             goal, with_wheels=False, images=[loaded, pulled], report=lambda line: None
         )
     assert manifest.IMAGES in bundle_report["holds"]
     caches("other")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
-    using.use(goal, report=lambda line: None)
+    unpack.use_bundle(goal, report=lambda line: None)
     assert {name for record in store.records() for name in record["names"]} == {loaded, pulled}
     assert not (caches("other") / manifest.IMAGES).exists()
 
@@ -176,7 +178,7 @@ def test_container_images_come_along(images_program, caches, tmp_path, monkeypat
 def test_a_cut_bundle_changes_nothing(bundle, caches, tmp_path, share, compressed):
     if compressed:
         caches("one")
-        making.create(bundle, with_wheels=False, report=lambda line: None)
+        create.create_bundle(bundle, with_wheels=False, report=lambda line: None)
         caches("other")
     os.truncate(bundle, int(bundle.stat().st_size * share))
     assert "bundle" in refusal(bundle).what
@@ -243,7 +245,7 @@ def test_a_disk_that_is_too_small_stays_as_it_was(bundle, small_disk, monkeypatc
     disk = small_disk("400k")
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
     if not looked:  # somebody else fills the disk meanwhile
-        monkeypatch.setattr(using, "_check_space", lambda goal, size: None)
+        monkeypatch.setattr(unpack, "_check_space", lambda goal, size: None)
     message = refusal(bundle)
     assert ("MB are free" if looked else "the disk is full") in message.what
     assert holds(disk) == []
@@ -252,7 +254,7 @@ def test_a_disk_that_is_too_small_stays_as_it_was(bundle, small_disk, monkeypatc
 def test_a_disk_that_is_too_small_leaves_no_half_bundle(caches, small_disk):
     disk = small_disk("8k")
     with pytest.raises(LocalClusterError, match="the disk is full"):
-        making.create(disk / "small.tar", with_wheels=False, report=lambda line: None)
+        create.create_bundle(disk / "small.tar", with_wheels=False, report=lambda line: None)
     assert list(disk.iterdir()) == []
 
 
@@ -262,12 +264,12 @@ def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path,
     )
     monkeypatch.setattr(binaries, "obtain", lambda report: system_binaries)
     with pytest.raises(LocalClusterError, match="TRAINYARD_CONTROLPLANE=build"):
-        making.create(tmp_path / "bundle", with_wheels=False, report=lambda line: None)
+        create.create_bundle(tmp_path / "bundle", with_wheels=False, report=lambda line: None)
 
 
 def test_pip_installs_from_the_wheels_alone_where_the_pins_are_the_same(bundle, pins, tmp_path):
     assert wheels.pip_options(pins) == []
-    using.use(bundle, report=lambda line: None)
+    unpack.use_bundle(bundle, report=lambda line: None)
     options = wheels.pip_options(pins)
     assert options[0] == "--no-index"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path / "site")]
@@ -276,7 +278,7 @@ def test_pip_installs_from_the_wheels_alone_where_the_pins_are_the_same(bundle, 
 
 
 def test_other_pins_are_offered_the_wheels_and_another_python_is_not(bundle, pins, tmp_path):
-    using.use(bundle, report=lambda line: None)
+    unpack.use_bundle(bundle, report=lambda line: None)
     other_pins = tmp_path / "others.txt"
     other_pins.write_text("tiny==2.0\n")
     assert wheels.pip_options(other_pins) == wheels.pip_options(pins)[1:]

@@ -56,15 +56,16 @@ def test_every_file_that_is_named_is_there(started, paths):
 def test_tokens_are_judged_elsewhere_only_where_that_is_asked_for(started, paths):
     assert not [flag for flag in flags(started["kube-apiserver"]) if flag.startswith("authentication-token")]
     control_plane = ControlPlaneBinaries("v1.37.2", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
-    at = components.ListenAddresses(token_webhook="http://127.0.0.1:6444/judge")
-    by_name = {command.name: command for command in components.commands(paths, control_plane, addresses=at)}
+    addresses = components.ListenAddresses(token_webhook="http://127.0.0.1:6444/judge")
+    commands = components.commands(paths, control_plane, addresses=addresses)
+    by_name = {command.name: command for command in commands}
     file = paths.root / flags(by_name["kube-apiserver"])["authentication-token-webhook-config-file"]
     assert json.loads(file.read_text())["clusters"][0]["cluster"] == {"server": "http://127.0.0.1:6444/judge"}
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1/", "http://elsewhere:1/", "http://127.0.0.1/", "judge"])
 def test_tokens_are_judged_on_this_machine_alone(url):
-    with pytest.raises(LocalClusterError, match="loopback"):
+    with pytest.raises(LocalClusterError, match="must be an http URL on 127.0.0.1"):
         ClusterSpec(token_webhook=url)
 
 

@@ -40,7 +40,7 @@ def test_a_megabyte_of_references_expands_in_linear_time(unit):
     text = unit * (MEGABYTE // len(unit))
     with cpu_seconds():
         for tail in ("", ")", "$"):
-            expand(text + tail, VARIABLES, most=4 * MEGABYTE)
+            expand(text + tail, VARIABLES, limit=4 * MEGABYTE)
 
 
 def pod(container, annotations=None):

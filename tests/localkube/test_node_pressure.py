@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from localkube.kubelet.pods.eviction import PodUsage, eviction_message, ranked, worth_it
+from localkube.kubelet.pods.eviction import PodUsage, eviction_message, ranked, reclaimable
 from localkube.kubelet.resources.pressure import (
     Observation,
     Pressure,
@@ -65,19 +65,19 @@ def machine():
 
 def test_a_condition_is_kept_for_the_transition_period(machine):
     pressure, state = machine
-    assert [threshold for threshold, _ in pressure.look()] == [DISK]
+    assert [threshold for threshold, _ in pressure.measure()] == [DISK]
     state |= {"nodefs.available": Observation(500, 1000), "now": 299.0}
-    assert not pressure.look()
+    assert not pressure.measure()
     assert pressure.conditions == {"DiskPressure"}
     state["now"] = 300.0
-    pressure.look()
+    pressure.measure()
     assert not pressure.conditions
 
 
 def test_pods_are_refused_while_the_disk_is_short_unless_they_are_critical(machine):
     pressure, _ = machine
     assert pressure.refusal(pod()) is None
-    pressure.look()
+    pressure.measure()
     assert pressure.refusal(pod()) == "The node had condition: [DiskPressure]. "
     assert pressure.refusal(pod(priority=2_000_000_000)) is None
 
@@ -86,7 +86,7 @@ def test_short_memory_refuses_pods_of_best_effort_alone():
     pressure = Pressure(
         (Threshold("memory.available", "2"),), observe=lambda: {"memory.available": Observation(1, 9)}
     )
-    pressure.look()
+    pressure.measure()
     assert pressure.refusal(pod(qosClass="Burstable")) is None
     assert pressure.refusal(pod(qosClass="BestEffort")) == "The node had condition: [MemoryPressure]. "
     tolerant = pod(qosClass="BestEffort")
@@ -133,7 +133,7 @@ def test_nobody_is_evicted_for_less_than_a_megabyte_or_what_would_not_help(missi
         PodUsage(pod("overfull"), 0, claims={"data": (90 * MIB, MIB)}),
     ]
     expected = ["medium", "large", "overfull"] if missing < 2000 * MIB else ["large", "overfull"]
-    assert names(worth_it(usages, missing=missing)) == expected
+    assert names(reclaimable(usages, missing=missing)) == expected
 
 
 def test_an_eviction_names_the_container_or_the_claim_that_takes_more_than_it_may():

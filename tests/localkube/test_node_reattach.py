@@ -29,10 +29,10 @@ BACK_OFF = {
 class Driver(PodDriver):
     """One that carries nothing out."""
 
-    perform = status = answered = None
+    perform = status = apply_newer = None
 
     def __init__(self, pod, runtime):
-        super().__init__(events.first(pod, now=0), node=None, runtime=runtime)
+        super().__init__(events.first_record(pod, now=0), node=None, runtime=runtime)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_pod_that_changes_while_its_node_returns_is_restored_before_it_starts(
     started = []
     worker = Driver(pod, runtime)
     worker.start = lambda: started.append(worker.record.states["main"].state)
-    worker.changed = lambda pod: None
+    worker.pod_updated = lambda pod: None
     manager = object.__new__(PodManager)
     manager._nodes, manager._workers = {"node-0": SimpleNamespace(is_reachable=True)}, {}
     monkeypatch.setattr(manager, "_new_worker", lambda pod: worker)

@@ -41,7 +41,7 @@ class Driver:
     def status(self):
         return {"conditions": [{"type": "Ready", "status": "True"}]}
 
-    def answered(self, newer):
+    def apply_newer(self, newer):
         self.record.pod = newer
 
 
@@ -50,12 +50,12 @@ async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_
     driver = Driver(server)
 
     def hear(newer):
-        driver.answered(newer)
-        driver.reports.soon()
+        driver.apply_newer(newer)
+        driver.reports.schedule()
 
     server.heard = hear
-    driver.reports.soon()
-    await driver.reports.sent()
+    driver.reports.schedule()
+    await driver.reports.wait_until_sent()
     assert len(server.patches) == 2, "the node controller's word stays otherwise"
     assert driver.record.pod == pod(20, "True")
 
@@ -63,8 +63,8 @@ async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_
 async def test_nothing_is_reported_on_a_pod_that_the_api_has_no_more():
     server = Server()
     driver = Driver(server)
-    driver.reports.soon()
+    driver.reports.schedule()
     driver.record.is_gone = True
-    driver.reports.soon(ended="u.main.0")
-    await driver.reports.sent()
+    driver.reports.schedule(ended="u.main.0")
+    await driver.reports.wait_until_sent()
     assert server.patches == []

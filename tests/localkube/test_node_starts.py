@@ -16,10 +16,10 @@ async def turns():
 
 async def test_what_can_wait_waits_until_the_last_pod_has_started():
     starting = StartingPods()
-    await starting.give_way()
+    await starting.wait_until_idle()
     starting.begin("a")
     starting.begin("b")
-    waiting = asyncio.create_task(starting.give_way())
+    waiting = asyncio.create_task(starting.wait_until_idle())
     starting.end("a")
     starting.end("a")
     await turns()
@@ -32,7 +32,7 @@ async def test_a_pod_that_does_not_start_holds_nothing_up_for_long(monkeypatch):
     monkeypatch.setattr(starts, "LONGEST_SECONDS", 0.01)
     starting = StartingPods()
     starting.begin("stuck")
-    await starting.give_way()
+    await starting.wait_until_idle()
 
 
 class Server:
@@ -46,7 +46,7 @@ class Server:
 async def test_events_are_posted_when_no_pod_starts(monkeypatch):
     monkeypatch.setattr("localkube.kubelet.events.SETTLE_SECONDS", 0)
     server, starting = Server(), StartingPods()
-    events = EventRecorder(server, give_way=starting.give_way)
+    events = EventRecorder(server, wait_until_idle=starting.wait_until_idle)
     starting.begin("u")
     events.record(POD, "Started", "Container main started")
     posting = asyncio.create_task(events.run())

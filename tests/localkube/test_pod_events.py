@@ -27,7 +27,7 @@ def pod(metadata=None, main=None, **spec):
 
 def record(known=None, *, main=None, spec=None, **facts):
     """A pod of one container, of which the fields of ``known`` are so."""
-    before = replace(events.first(pod(main=main, **(spec or {})), now=50.0), **facts)
+    before = replace(events.first_record(pod(main=main, **(spec or {})), now=50.0), **facts)
     return before.with_container("main", **(known or {}))
 
 

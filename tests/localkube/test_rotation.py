@@ -9,7 +9,7 @@ def test_a_log_that_has_grown_is_put_aside_and_its_writer_goes_on_at_the_beginni
     log = tmp_path / "etcd.log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"old\n" * 100)
-        rotate(tmp_path, most=200)
+        rotate(tmp_path, limit=200)
         writer.write(b"new\n")
     assert log.read_bytes() == b"new\n"
     aside = tmp_path / "etcd.log.1"
@@ -19,7 +19,7 @@ def test_a_log_that_has_grown_is_put_aside_and_its_writer_goes_on_at_the_beginni
 
 def test_a_small_log_is_left_alone(tmp_path):
     (tmp_path / "kubelet.log").write_bytes(b"x" * 200)
-    rotate(tmp_path, most=200)
+    rotate(tmp_path, limit=200)
     assert [path.name for path in tmp_path.iterdir()] == ["kubelet.log"]
 
 
@@ -27,5 +27,5 @@ def test_where_nothing_can_be_put_aside_the_log_is_emptied_all_the_same(tmp_path
     log = tmp_path / "kubelet.log"
     log.write_bytes(b"x" * 300)
     (tmp_path / "kubelet.log.1").mkdir()
-    rotate(tmp_path, most=200)
+    rotate(tmp_path, limit=200)
     assert log.read_bytes() == b""

@@ -284,7 +284,7 @@ def test_a_part_that_is_stopped_while_the_cluster_starts_is_named(start, program
     starting = start("--progress-deadline", "5")
     part(starting, program).suspend()
     error = refused(starting)
-    assert f"{name} stands still: it has not run for 5 s" in error["what"]
+    assert f"{name} is stalled: it has not run for 5 s" in error["what"]
     assert f"the lines of {name}" in error["fix"]
 
 

@@ -25,7 +25,7 @@ async def test_connections_of_an_address_beyond_its_share_are_reset_and_others_s
             client = socket.create_connection(("10.244.0.1", 6443), source_address=(address, 0))
             clients.append((client, listener.accept()[0]))
     connections["10.244.1.3"] = connections["10.244.1.3"][:5]  # the rest is closed
-    ConnectionLimit(port=6443, network="10.244.0.0/16", most=5).enforce(besides="10.244.0.1")
+    ConnectionLimit(port=6443, network="10.244.0.0/16", limit=5).enforce(besides="10.244.0.1")
     assert {address: sum(map(is_open, clients)) for address, clients in connections.items()} == {
         "10.244.0.1": 9,
         "10.244.1.2": 5,

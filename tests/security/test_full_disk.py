@@ -47,18 +47,18 @@ def fill(path, *, but):
 def test_the_reserve_is_released_on_a_full_disk_and_taken_again_when_there_is_space(small_disk):
     reserve_file = small_disk / "reserve"
     reserve = DiskReserve(reserve_file, size=64 << 20)
-    reserve.look()
+    reserve.check()
     assert reserve_file.stat().st_blocks * 512 == 64 << 20
     fill(small_disk / "most", but=8 << 20)
-    reserve.look()
+    reserve.check()
     assert reserve_file.exists()
     fill(small_disk / "all", but=0)
-    reserve.look()
+    reserve.check()
     assert not reserve_file.exists()
-    reserve.look()
+    reserve.check()
     assert not reserve_file.exists()
     (small_disk / "most").unlink()
-    reserve.look()
+    reserve.check()
     assert reserve_file.exists()
 
 

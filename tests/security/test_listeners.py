@@ -132,7 +132,7 @@ def test_a_listener_without_descriptors_accepts_again_when_there_are_some():
                 served.append(client)
 
             listener = socket.create_server(("127.0.0.1", 0))
-            task = asyncio.create_task(accepting.accept(listener, handle, most=100))
+            task = asyncio.create_task(accepting.accept(listener, handle, limit=100))
             clients = [socket.create_connection(listener.getsockname()) for _ in range(20)]
             soft = clients[-1].fileno() + 5
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -160,7 +160,7 @@ def test_no_more_connections_are_served_at_a_time_than_said():
             client.close()
 
         listener = socket.create_server(("127.0.0.1", 0))
-        task = asyncio.create_task(accepting.accept(listener, handle, most=2))
+        task = asyncio.create_task(accepting.accept(listener, handle, limit=2))
         clients = [socket.create_connection(listener.getsockname()) for _ in range(5)]
         await asyncio.sleep(0.2)
         assert len(served) == 2

@@ -1,4 +1,4 @@
-"""On a real cluster: a pod whose work makes the kubelet's loop stand still is not started a third time.
+"""On a real cluster: a pod whose work blocks the kubelet's loop is not started a third time.
 
 No such work is known, so the kubelet of this cluster has some of its own for pods of one name.
 """
@@ -40,7 +40,7 @@ def test_a_pod_that_makes_the_loop_stand_still_fails_after_two_times_and_others_
         innocent = pods.running(pod("sleep 600"))
         ended = pods.finish(pod("true", name="guilty"))["status"]
         assert (ended["phase"], ended["reason"]) == ("Failed", "KubeletStalled"), ended
-        assert "stood still 2 times" in ended["message"]
+        assert "blocked the kubelet 2 times" in ended["message"]
         assert cluster.process("localkube.kubelet") != kubelet
         log = cluster.root.joinpath("logs", "kubelet.log").read_text()
         assert log.count("in stand_still") == 2

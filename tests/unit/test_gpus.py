@@ -229,7 +229,7 @@ class NoDriver(Nvml):
 def test_a_sample_is_reused_for_a_second_and_leaves_out_what_does_not_answer():
     now = [10.0]
     nvml = Nvml()
-    meter = GpuMeter(nvml, clock=lambda: now[0])
+    meter = GpuMeter(lambda: nvml, clock=lambda: now[0])
     for _ in range(3):
         assert meter.sample() == [GpuLoad("GPU-0", 0, "NVIDIA H200", 42, 3, 5)]
     assert nvml.calls == 2
@@ -239,7 +239,7 @@ def test_a_sample_is_reused_for_a_second_and_leaves_out_what_does_not_answer():
 
 
 def test_without_a_driver_there_are_no_samples():
-    assert GpuMeter(NoDriver()).sample() == []
+    assert GpuMeter(NoDriver).sample() == []
 
 
 class Kube:

@@ -80,10 +80,10 @@ async def test_nodes_say_it_as_long_as_it_lasts_and_the_kit_shows_it():
     reporter = ShortageReporter(
         observe=lambda: observations, usages=usages, pods=list, shares=VolumeShares(), annotate=annotate
     )
-    await reporter._report(await reporter.look())
-    await reporter._report(await reporter.look())
+    await reporter._report(await reporter.measure())
+    await reporter._report(await reporter.measure())
     observations["memory.available"] = Observation(90, 100)
-    await reporter._report(await reporter.look())
+    await reporter._report(await reporter.measure())
     warning, ended = written
     assert json.loads(warning)[0]["fix"] == "kubectl delete pod greedy -n attendee-ada" and ended is None
     node = {"metadata": {"name": "node-0", "annotations": {ANNOTATION: warning}}}

@@ -174,9 +174,9 @@ BUILDER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from localkube.controlplane import binaries, __main__ as program
-from localkube.controlplane.lock import alone
+from localkube.controlplane.lock import cache_lock
 def build(*, report):
-    with alone(report) as turn:
+    with cache_lock(report) as turn:
         turn("1 of 9 packages compiled")
         time.sleep(100)
 binaries.obtain = build

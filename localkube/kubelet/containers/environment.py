@@ -10,13 +10,12 @@ import base64
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.containers import downward_api
 from localkube.kubelet.containers.env_file import EnvFile
 from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, expand
 
-Object = Mapping[str, Any]
 REPLACED = 2  # times the kernel's limit, to allow for variables that later ones of the same name replace
 
 

@@ -75,20 +75,20 @@ def text_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="surrogateescape"))
 
 
-def too_long(what: str, why: str) -> ConfigError:
+def too_long(what: str, reason: str) -> ConfigError:
     """The error for a text that exceeds the kernel's limit; the pod's specification must change."""
-    return ConfigError(f"{what[:100]}: argument list too long: {why}", permanent=True)
+    return ConfigError(f"{what[:100]}: argument list too long: {reason}", permanent=True)
 
 
 def expand(
-    text: str, variables: Mapping[str, str], *, what: str = "text", most: int = STRING_BYTES - 1
+    text: str, variables: Mapping[str, str], *, what: str = "text", limit: int = STRING_BYTES - 1
 ) -> str:
     """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name is left unchanged.
 
     Used for ``value``, ``command`` and ``args``.
 
     Raises:
-        ConfigError: The result would have more than ``most`` bytes.
+        ConfigError: The result would have more than ``limit`` bytes.
 
     Example:
         >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
@@ -96,13 +96,13 @@ def expand(
     """
     if "$" not in text:
         return text
-    return expand_with(text, lambda name: variables.get(name, f"$({name})"), what=what, most=most)
+    return expand_with(text, lambda name: variables.get(name, f"$({name})"), what=what, limit=limit)
 
 
-def expand_with(text: str, value: Callable[[str], str], *, what: str, most: int) -> str:
+def expand_with(text: str, value: Callable[[str], str], *, what: str, limit: int) -> str:
     """Replace ``$(NAME)`` by the result of a function."""
     end = text.rfind(")") + 1
-    pieces, remaining, before = [], most, 0
+    pieces, remaining, before = [], limit, 0
     for match in _REFERENCE.finditer(text, 0, end):
         name = match[1]
         for piece in (text[before : match.start()], "$" if name is None else value(name)):
@@ -115,7 +115,7 @@ def expand_with(text: str, value: Callable[[str], str], *, what: str, most: int)
         pieces.append(text[before:end] + text[end:].replace("$$", "$"))
         remaining -= text_bytes(pieces[-1])
     if remaining < 0:
-        raise too_long(what, f"it expands to more than {most} bytes")
+        raise too_long(what, f"it expands to more than {limit} bytes")
     return "".join(pieces)
 
 
@@ -142,7 +142,7 @@ def subpath(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
             return variables.get(name, "")
 
         what = f'subPathExpr of volumeMount "{mount.get("name", "")}"'
-        path = expand_with(expression, value, what=what, most=PATH_BYTES - 1)
+        path = expand_with(expression, value, what=what, limit=PATH_BYTES - 1)
         if missing:
             raise ConfigError(f"missing value for {', '.join(sorted(missing))}")
     if path.startswith("/"):

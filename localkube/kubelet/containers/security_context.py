@@ -78,12 +78,14 @@ def refuse_profiles(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Non
     armor = effective(pod, container, "appArmorProfile") or {}
     privileged = (container.get("securityContext") or {}).get("privileged")
     if armor.get("type") == "Localhost":
-        why = f"failed to generate apparmor spec opts: apparmor profile not found {armor['localhostProfile']}"
-        raise ConfigError(f"failed to get container spec opts: {why}", reason="CreateContainerError")
+        message = (
+            f"failed to generate apparmor spec opts: apparmor profile not found {armor['localhostProfile']}"
+        )
+        raise ConfigError(f"failed to get container spec opts: {message}", reason="CreateContainerError")
     if seccomp.get("type") == "Localhost" and not privileged:
         path = f"{SECCOMP_PROFILES}/{seccomp['localhostProfile']}"
-        why = f'cannot load seccomp profile "{path}": open {path}: no such file or directory'
-        raise ConfigError(f"failed to create containerd container: {why}", reason="CreateContainerError")
+        message = f'cannot load seccomp profile "{path}": open {path}: no such file or directory'
+        raise ConfigError(f"failed to create containerd container: {message}", reason="CreateContainerError")
 
 
 def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:

@@ -33,7 +33,7 @@ from localkube.tasks import start_task
 log = logging.getLogger(__name__)
 
 API_SERVER = "kube-apiserver-kubelet-client"
-NOT_YET = ("run", "checkpoint")
+NOT_IMPLEMENTED = ("run", "checkpoint")
 # Handshakes at a time, each with a deadline; connections in all; those that wait in the kernel.
 HANDSHAKES, HANDSHAKE_SECONDS, MAX_CONNECTIONS, BACKLOG = 64, 10.0, 4096, 128
 IDLE_SECONDS = 120.0
@@ -72,12 +72,12 @@ class KubeletServer:
         self._clients, self._listening = clients, list[asyncio.Task[None]]()
         self._streams = stream_shares()
         self._starts = Allowances(PodNamespaces(), refill=NEW_STREAMS, burst=NEW_AT_ONCE)
-        app = web.Application(middlewares=[self._only_the_api_server, self._fair])
+        app = web.Application(middlewares=[self._authorize, self._limit_streams])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.add_routes(routes)
-        for verb in NOT_YET:
-            app.router.add_route("*", f"/{verb}/{{rest:.*}}", self._not_yet)
+        for verb in NOT_IMPLEMENTED:
+            app.router.add_route("*", f"/{verb}/{{rest:.*}}", self._not_implemented)
         self._runner = web.AppRunner(
             app,
             handler_cancellation=True,
@@ -108,7 +108,7 @@ class KubeletServer:
 
     async def _accept(self, sock: socket.socket) -> None:
         with sock:
-            await accept(sock, self._connect, most=HANDSHAKES, admit=self._is_admitted)
+            await accept(sock, self._connect, limit=HANDSHAKES, admit=self._is_admitted)
 
     def _is_admitted(self, client: socket.socket) -> bool:
         assert self._runner.server is not None
@@ -133,7 +133,7 @@ class KubeletServer:
             client.close()
 
     async def follow_renewals(self) -> None:
-        """Serve new connections with each renewed certificate, for ever."""
+        """Serve new connections with each renewed certificate."""
         async for _ in replacements(self._certificate[0]):
             try:
                 self._tls.load_cert_chain(*self._certificate)
@@ -141,7 +141,7 @@ class KubeletServer:
                 log.warning("the renewed certificate cannot be served: %s", error)
 
     @web.middleware
-    async def _only_the_api_server(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _authorize(self, request: web.Request, handler: Any) -> web.StreamResponse:
         certificate = request.get_extra_info("peercert") or {}
         name = dict(pair for part in certificate.get("subject", ()) for pair in part).get("commonName", "")
         if name != API_SERVER and not may_read(name, request.path):
@@ -149,15 +149,15 @@ class KubeletServer:
         return await handler(request)
 
     @web.middleware
-    async def _fair(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _limit_streams(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Refuse streams beyond a namespace's share: logs, exec, attach and port-forward."""
         namespace = request.match_info.get("namespace")
         if namespace is None:
             return await handler(request)
         holding = self._streams.acquire(namespace) if self._starts.try_spend(namespace, 1) else None
         if holding is None:
-            most = f"at most {self._streams.of_client} at a time, and {NEW_STREAMS} new ones a second"
-            message = f"too many streams in namespace {namespace}: {most}"
+            limits = f"at most {self._streams.of_client} at a time, and {NEW_STREAMS} new ones a second"
+            message = f"too many streams in namespace {namespace}: {limits}"
             return web.Response(status=429, text=message, headers={"Retry-After": "1"})
         try:
             with work_for(namespace):
@@ -168,7 +168,7 @@ class KubeletServer:
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    async def _not_yet(self, request: web.Request) -> web.Response:
+    async def _not_implemented(self, request: web.Request) -> web.Response:
         verb = request.path.split("/")[1]
         return _refuse(501, f"this kubelet does not offer {verb}; kubectl exec and kubectl logs work")
 
@@ -186,7 +186,7 @@ class KubeletServer:
         except ValueError as error:
             return _refuse(422, str(error))
         about = f'container "{container}" in pod "{name}"'
-        previous = _truth(request.query.get("previous"))
+        previous = _parse_bool(request.query.get("previous"))
         path = self._pods.log_path(pod, container, previous=previous)
         if path is None and previous:
             return _refuse(400, f"previous terminated {about} not found")
@@ -210,9 +210,9 @@ class KubeletServer:
 
 def stream_shares() -> Shares:
     """Create the shares of namespaces in streams: an eighth of this process's descriptors, two for each."""
-    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(MIN_STREAMS, min(MAX_STREAMS, limit // 8))
-    return Shares(most, of_client=most // 4)
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    total = max(MIN_STREAMS, min(MAX_STREAMS, descriptors // 8))
+    return Shares(total, of_client=total // 4)
 
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
@@ -227,8 +227,8 @@ def log_options(query: Mapping[str, str]) -> LogOptions:
     elif query.get("sinceTime"):
         since = parse_timestamp(query["sinceTime"])
     return LogOptions(
-        follow=_truth(query.get("follow")),
-        timestamps=_truth(query.get("timestamps")),
+        follow=_parse_bool(query.get("follow")),
+        timestamps=_parse_bool(query.get("timestamps")),
         since=since,
         **numbers,
     )
@@ -243,7 +243,7 @@ def _number(query: Mapping[str, str], field: str) -> int | None:
     return int(text)
 
 
-def _truth(text: str | None) -> bool:
+def _parse_bool(text: str | None) -> bool:
     return text is not None and text.lower() not in ("false", "0")
 
 

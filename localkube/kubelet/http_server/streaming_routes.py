@@ -178,7 +178,7 @@ async def _pass_on(listener: OutputListener, command: RemoteCommand) -> bool:
     """Send a container's output until it ends."""
     async with contextlib.aclosing(listener.output()) as pieces:
         async for stream, data in pieces:
-            if stream in command.wanted.outputs:
+            if stream in command.options.outputs:
                 await command.send(stream, data)
     return True
 

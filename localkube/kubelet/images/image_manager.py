@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from localkube.api_path import Object
 from localkube.errors import ApiError
 from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.events import EventRecorder
@@ -48,7 +49,6 @@ from localkube.runtime.client import short_name
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
 NO_PULL_SECRET = (
     "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed."
 )
@@ -187,7 +187,7 @@ class ImageManager:
         except PullError as error:
             if error.reason not in fall_back:
                 raise
-            return self._stand_in(pod, container, entry, why=f" ({error})")
+            return self._stand_in(pod, container, entry, cause=f" ({error})")
         await self._use(record, used_by)
         image = from_record(record, name, images_dir())
         if self.overlay:
@@ -213,7 +213,7 @@ class ImageManager:
             del self._back_offs[key]
 
     async def collect_garbage(self) -> None:
-        """Remove images that no container uses while the disk is too full; for ever."""
+        """Remove images that no container uses, whenever the disk is too full."""
         while True:
             await asyncio.sleep(GARBAGE_SECONDS)
             if self._service is None or not images_dir().is_dir():
@@ -286,9 +286,9 @@ class ImageManager:
         return record
 
     def _present(
-        self, pod: Object, container: Object, record: dict[str, Any], why: str = ""
+        self, pod: Object, container: Object, record: dict[str, Any], cause: str = ""
     ) -> dict[str, Any]:
-        message = f'Container image "{container["image"]}" already present on machine{why}'
+        message = f'Container image "{container["image"]}" already present on machine{cause}'
         self._record(pod, container, "Pulled", message)
         return record
 
@@ -314,7 +314,9 @@ class ImageManager:
             async with asyncio.timeout(PULL_SECONDS):
                 return await self._service.pull(name, auths)
         except TimeoutError as error:
-            message = f"not pulled within {PULL_SECONDS / 60:.0f} minutes; another attempt goes on from there"
+            message = (
+                f"not pulled within {PULL_SECONDS / 60:.0f} minutes; another attempt continues from there"
+            )
             raise PullError("deadline", message) from error
 
     async def _credentials(self, pod: Object) -> list[dict[str, Any]]:
@@ -350,8 +352,8 @@ class ImageManager:
 
     # Stand-ins.
 
-    def _stand_in(self, pod: Object, container: Object, entry: StandIn, why: str = "") -> ResolvedImage:
-        program = self._program(pod, container, entry, why)
+    def _stand_in(self, pod: Object, container: Object, entry: StandIn, cause: str = "") -> ResolvedImage:
+        program = self._program(pod, container, entry, cause)
         arguments = entry.arguments
         if not entry.known and not container.get("command"):
             raise ConfigError(
@@ -373,12 +375,12 @@ class ImageManager:
             program_directory=program.directory,
         )
 
-    def _program(self, pod: Object, container: Object, entry: StandIn, why: str) -> Program:
+    def _program(self, pod: Object, container: Object, entry: StandIn, cause: str) -> Program:
         image = container["image"]
         if missing := missing_tag(image):
             where = "on nodes that pull images, the pod would wait with ErrImagePull"
             self._events(pod).record(pod, "MissingImage", f"{missing}: {where}", warning=True)
-        replaced = f'Image "{image}" is not pulled{why}: {entry.shown} stands in for it'
+        replaced = f'Image "{image}" is not pulled{cause}: {entry.shown} stands in for it'
         if not entry.program:
             self._record(pod, container, "Pulled", replaced)
             return Program(())
@@ -397,29 +399,29 @@ class ImageManager:
             self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
         return program
 
-    def _not_found(self, pod: Object, container: Object, why: str) -> ConfigError:
+    def _not_found(self, pod: Object, container: Object, reason: str) -> ConfigError:
         """Report it as a failed pull; the lookup is cheap, so it is repeated at each attempt."""
         image, key = container["image"], (pod["metadata"]["uid"], container["image"])
         if key not in self._back_offs:
-            self._back_offs[key] = _BackOff(why, 0.0, 0.0)
-            self._events(pod).record(pod, "Failed", f'Failed to pull image "{image}": {why}', warning=True)
-            return ConfigError(f'failed to pull image "{image}": {why}', reason=IMAGE_FAILED)
+            self._back_offs[key] = _BackOff(reason, 0.0, 0.0)
+            self._events(pod).record(pod, "Failed", f'Failed to pull image "{image}": {reason}', warning=True)
+            return ConfigError(f'failed to pull image "{image}": {reason}', reason=IMAGE_FAILED)
         back_off = self._back_offs[key]
         if not back_off.seconds:
             back_off.seconds = FIRST_BACK_OFF_SECONDS
             self._events(pod).record(pod, "BackOff", f'Back-off pulling image "{image}"')
-        return ConfigError(f'Back-off pulling image "{image}": ErrImagePull: {why}', reason=IMAGE_BACK_OFF)
+        return ConfigError(f'Back-off pulling image "{image}": ErrImagePull: {reason}', reason=IMAGE_BACK_OFF)
 
     def _chosen_mode(self, pod: Object) -> str:
         mode = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, self._mode)
         if mode in IMAGE_MODES and (mode == STAND_IN or self._service):
             return mode
-        why = (
+        reason = (
             f"it is one of {', '.join(IMAGE_MODES)}"
             if mode not in IMAGE_MODES
             else "this cluster pulls no images, as in plain mode"
         )
-        message = f"the annotation {ANNOTATION}: {mode} has no effect: {why}"
+        message = f"the annotation {ANNOTATION}: {mode} has no effect: {reason}"
         self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
         return self._mode
 

@@ -80,12 +80,12 @@ class Programs:
             return Program((), applets_directory(self.busybox), origin="the host")
         if recipe := RECIPES.get(name):
             if not recipe.ready:
-                raise ProgramNotFound(f"{name} {recipe.version} is not in the cache: run `{recipe.remedy}`")
+                raise ProgramNotFound(f"{name} {recipe.version} is not in the cache: run `{recipe.command}`")
             return Program((str(recipe.path),), str(recipe.folder), origin=f"the cache, {recipe.version}")
-        if remedy := FROM_THE_HOST.get(name):
+        if fix := FROM_THE_HOST.get(name):
             place = shutil.which(name, path=HOST_PATH)
             if place is None:
-                raise ProgramNotFound(f"there is no {name} on this machine: {remedy}")
+                raise ProgramNotFound(f"there is no {name} on this machine: {fix}")
             return Program((place,), origin="the host")
         argv = tuple(self.control_plane.get(name, ()))
         if not argv:

@@ -175,7 +175,7 @@ class LogWriter:
             return
         if self._ready():
             self._truncate(unwritten.size)
-        self.feed(unwritten.stream, unwritten.data, at=unwritten.time)
+        self.feed(unwritten.stream, unwritten.data, nanoseconds=unwritten.time)
 
     def copy_pipe(self, stream: str, pipe: int) -> bytes:
         """Write a pipe's content and return it; empty at EOF.
@@ -188,14 +188,14 @@ class LogWriter:
             data = self._journal.move(pipe, stream=stream, size=self._size, time=now)
         else:
             data = os.read(pipe, PIPE_BLOCK)
-        self.feed(stream, data, at=now)
+        self.feed(stream, data, nanoseconds=now)
         return data
 
-    def feed(self, stream: str, data: bytes, *, at: int | None = None) -> None:
-        """Write output read from ``stream`` in one system call; ``at`` is its time in ns, by default now."""
+    def feed(self, stream: str, data: bytes, *, nanoseconds: int | None = None) -> None:
+        """Write what one system call has read from ``stream``, at ``nanoseconds``, by default now."""
         if not data or self.closed:
             return
-        head = b"%s %s " % (timestamp(self._clock() if at is None else at), stream.encode())
+        head = b"%s %s " % (timestamp(self._clock() if nanoseconds is None else nanoseconds), stream.encode())
         full, part = head + b"F ", head + b"P "
         end = data.rfind(b"\n") + 1
         lines, partial = data[:end], data[end:]

@@ -54,7 +54,7 @@ class NodePool:
         # Its pods are being terminated, and it admits no others.
         self.shutting_down = False
         # Set when the node's status has changed.
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self._pods: dict[str, tuple[Mapping[str, Any], Callable[[], None]]] = {}
         self._addresses: dict[str, str] = {}
         self._gpus: dict[str, list[str]] = {}
@@ -100,7 +100,7 @@ class NodePool:
         self._pods[pod["metadata"]["uid"]] = pod, report
 
     def _devices_changed(self) -> None:
-        self.news.set()
+        self.changed.set()
         for uid, (_, report) in list(self._pods.items()):
             if self.devices.uses(uid) or self.claims.uses(uid):
                 report()
@@ -284,7 +284,7 @@ async def keep_alive(
     pressure: Callable[[], Collection[str]] = tuple,
     changed: Callable[[str], None] = lambda reason: None,
 ) -> None:
-    """Renew the node's lease and status, for ever; changes in its pool are reported at once.
+    """Renew the node's lease and status; changes in its pool are reported at once.
 
     The status is sent early for a node that is not Ready: after the machine was suspended, the node
     controller considers it unreachable until its next status. After a sleep of the cluster, too.
@@ -300,8 +300,8 @@ async def keep_alive(
             await renew(api, settings.name, seconds=LEASE_SECONDS)
             node, now = nodes.store.get(("", settings.name), {}), set(pressure())
             due = not is_ready(node) or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0
-            if now != reported or pool.news.is_set() or (beats and due):
-                pool.news.clear()
+            if now != reported or pool.changed.is_set() or (beats and due):
+                pool.changed.clear()
                 status = node_status(
                     settings,
                     version=version,
@@ -318,10 +318,10 @@ async def keep_alive(
             beats += 1
         except ApiError as error:
             log.warning("heartbeat of %s: %s", settings.name, error)
-            pool.news.set()
+            pool.changed.set()
             await asyncio.sleep(RENEW_SECONDS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(pool.news.wait(), RENEW_SECONDS)
+            await asyncio.wait_for(pool.changed.wait(), RENEW_SECONDS)
 
 
 async def renew(api: Api, node: str, *, seconds: int) -> None:

@@ -28,9 +28,9 @@ class VirtualNode:
 
     Args:
         state: Running, stopped or isolated.
-        admin: For fields that no node may write itself.
+        admin: The client for fields that no node may write itself.
         nodes: The informer of nodes.
-        give_way: Waits a moment for requests that are more urgent than Events.
+        wait_until_idle: Waits until no pod is starting, at most two seconds.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class VirtualNode:
         directory: Path,
         version: str,
         pressure: Pressure,
-        give_way: Callable[[], Awaitable[None]],
+        wait_until_idle: Callable[[], Awaitable[None]],
     ) -> None:
         self.settings, self.state = settings, state
         self.pool = NodePool(settings, directory=directory)
         self.api, self._admin = api, admin
         self.api.silent = state != RUNNING
-        self.events = EventRecorder(self.api, give_way=give_way)
+        self.events = EventRecorder(self.api, wait_until_idle=wait_until_idle)
         self._nodes, self._version, self._pressure = nodes, version, pressure
         self._heartbeat: asyncio.Task[None] | None = None
         start_task(self.events.run(), name=f"events {self.name}", critical=True)
@@ -61,7 +61,7 @@ class VirtualNode:
 
     @property
     def object(self) -> Mapping[str, Any] | None:
-        """Its v1.Node; None until it is known."""
+        """The node's v1.Node; None until the informer has it."""
         return self._nodes.store.get(("", self.name))
 
     @property
@@ -69,11 +69,11 @@ class VirtualNode:
         return self.state == RUNNING
 
     def has_address(self, address: str) -> bool:
-        """Check whether an address is one of its pods', which may have its own."""
+        """Check whether an address is the node's, or that of a pod on it."""
         return address == self.settings.address or address.startswith(self.settings.pods)
 
     async def register(self) -> None:
-        """Register it, once the API server responds."""
+        """Register the node, once the API server responds."""
         timeout = REGISTER_SECONDS
         while True:
             try:
@@ -107,7 +107,7 @@ class VirtualNode:
         self._heartbeat = start_task(work, name=f"heartbeat {self.name}", critical=True)
 
     def event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Queue an Event on the node; as a kubelet's, it names the node in place of a uid."""
+        """Queue an Event on the node; like a kubelet's, it has the node's name in place of a uid."""
         node = {"kind": "Node", "metadata": {"name": self.name, "uid": self.name}}
         self.events.record(node, reason, message, warning=warning)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.plugins.cdi import ContainerEdits, container_edits
 from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer, plugin_messages
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, containers
@@ -24,7 +25,6 @@ from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
 VERSION, HEALTHY = "v1beta1", "Healthy"
 SERVICE = "v1beta1.DevicePlugin"
 PRE_START_SECONDS = 30.0

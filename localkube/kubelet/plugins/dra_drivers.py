@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localkube.api_client import Api, Object
-from localkube.api_path import api_path
+from localkube.api_client import Api
+from localkube.api_path import MutableObject, api_path
 from localkube.errors import ApiError
 from localkube.kubelet.plugins.rpc import PluginClient, PluginError, plugin_messages
 from localkube.kubelet.volumes.node_directory import NodeDirectory
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS, CALL_SECONDS = 0.5, 45.0
+CHECK_SECONDS, CALL_SECONDS = 0.5, 45.0
 WITHDRAW_SECONDS = 30.0  # after which no pod is scheduled to the devices of a driver that has disconnected
 SLICES = api_path("resource.k8s.io/v1/resourceslices")
 # Of which the messages are the same; the newest that a driver has is used.
@@ -112,10 +112,10 @@ class DraDrivers:
                     log.info("plugin %s: %s", path.name, error)
             await self._withdraw()
             await self._looked()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def _forget(self, path: Path) -> None:
-        """Undo a registration."""
+        """Forget a driver whose socket has gone."""
         self._seen.pop(path, None)
         if path not in self._drivers:
             return
@@ -127,8 +127,8 @@ class DraDrivers:
         await self._connections.pop(path).close()
 
     def _withdraw_later(self, names: Iterable[str]) -> None:
-        at = time.monotonic() + WITHDRAW_SECONDS
-        self._withdrawals = dict.fromkeys(names, at) | self._withdrawals
+        deadline = time.monotonic() + WITHDRAW_SECONDS
+        self._withdrawals = dict.fromkeys(names, deadline) | self._withdrawals
 
     async def _withdraw(self) -> None:
         """Delete the ResourceSlices of drivers that have been disconnected for a while."""
@@ -136,7 +136,11 @@ class DraDrivers:
             self._drivers[path][0] for path, client in self._connections.items() if not client.is_refused
         }
         self._withdraw_later({name for name, _ in self._drivers.values()} - usable)
-        due = [name for name, at in self._withdrawals.items() if name in usable or at <= time.monotonic()]
+        due = [
+            name
+            for name, deadline in self._withdrawals.items()
+            if name in usable or deadline <= time.monotonic()
+        ]
         for name in due:
             del self._withdrawals[name]
             if name not in usable and not await self._slices.delete(name):
@@ -227,7 +231,7 @@ class PublishedSlices:
         return await _attempt(self.api.delete(SLICES, fieldSelector=selector)) is not None
 
 
-async def _attempt(call: Awaitable[Object]) -> Object | None:
+async def _attempt(call: Awaitable[MutableObject]) -> MutableObject | None:
     try:
         return await call
     except ApiError as error:

@@ -16,6 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 from xml.sax.saxutils import escape
 
 from localkube import host
+from localkube.api_path import MutableObject
 from localkube.kubelet.plugins.cdi import ContainerEdits
 from localkube.kubelet.plugins.declared_gpu import MODELS, DeclaredGpu
 from localkube.kubelet.plugins.rpc import PluginError
@@ -24,7 +25,6 @@ from localkube.kubelet.volumes.host_path import check
 from localkube.kubelet.volumes.node_directory import KUBELET, NodeDirectory
 from localkube.runtime.path_resolution import opened
 
-Object = dict[str, Any]
 DRIVER = "gpu.nvidia.com"
 SIMULATED = "declared, simulated"
 PER_SLICE = 3  # GPUs with all their partitions; a slice has 64 devices at most that consume counters
@@ -77,9 +77,12 @@ class GpuDriver:
     def _uuid(self, kind: str, name: str) -> str:
         return f"{kind}-{uuid5(NAMESPACE_URL, f'trainyard/{self._settings.name}/{name}')}"
 
-    def slices(self) -> list[Object]:
+    def slices(self) -> list[MutableObject]:
         """Build the node's ResourceSlices."""
-        gpus, bodies = [device for device in self.devices.values() if not device.parent], list[Object]()
+        gpus, bodies = (
+            [device for device in self.devices.values() if not device.parent],
+            list[MutableObject](),
+        )
         for first in range(0, len(gpus), PER_SLICE):
             names = {gpu.name for gpu in gpus[first : first + PER_SLICE]}
             shown = [item for item in self.devices.values() if {item.name, item.parent} & names]
@@ -101,15 +104,18 @@ class GpuDriver:
             for index, body in enumerate(bodies)
         ]
 
-    def _device(self, device: GpuDevice) -> Object:
-        attributes: Object = {
+    def _device(self, device: GpuDevice) -> MutableObject:
+        attributes: MutableObject = {
             "type": {"string": "mig" if device.profile else "gpu"},
             "uuid": {"string": device.uuid},
             "index": {"int": device.index},
             "productName": {"string": device.product},
             "declared": {"bool": not self.is_real},
         }
-        result: Object = {"name": device.name, "capacity": {"memory": {"value": f"{device.memory >> 20}Mi"}}}
+        result: MutableObject = {
+            "name": device.name,
+            "capacity": {"memory": {"value": f"{device.memory >> 20}Mi"}},
+        }
         if self._model and not self.is_real:
             _, architecture, capability, *_ = MODELS[self._model.model]
             attributes |= {"architecture": {"string": architecture}, "brand": {"string": "Nvidia"}}
@@ -124,7 +130,7 @@ class GpuDriver:
             attributes["nvlinkDomain"] = {"string": self._settings.nvlink_domain}
         return result | {"attributes": attributes}
 
-    def prepare(self, claim: Mapping[str, Any]) -> list[Object]:
+    def prepare(self, claim: Mapping[str, Any]) -> list[MutableObject]:
         """List the devices of this node that are allocated to a claim, in the form of a driver's answer.
 
         Raises:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from localkube.api_client import Api
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.errors import ApiError
 from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers, PublishedSlices
 from localkube.kubelet.plugins.gpu_driver import DRIVER, GpuDriver
@@ -26,7 +26,6 @@ from localkube.paths import read_json, write_private
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
 RECONCILE_SECONDS = 60.0
 

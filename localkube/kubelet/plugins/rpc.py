@@ -73,7 +73,7 @@ class PluginClient:
 
     @property
     def is_refused(self) -> bool:
-        """Whether nothing listens on the socket (any more, or yet); tries to connect if necessary."""
+        """Whether nothing listens on the socket; tries to connect if necessary."""
         return self._channel.get_state(try_to_connect=True).name == "TRANSIENT_FAILURE"
 
     async def close(self) -> None:

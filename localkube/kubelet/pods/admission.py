@@ -1,4 +1,4 @@
-"""Whether a node admits a pod that was bound to it; one that it does not admit fails at once.
+"""Admission of a pod by the node that it is bound to; a rejected pod fails at once.
 
 The scheduler has looked at most of this, but pods can be bound by hand, and two of them at the same moment.
 
@@ -6,14 +6,13 @@ Source: pkg/kubelet/lifecycle (predicate.go, handlers.go) and pkg/kubelet/sysctl
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.containers.security_context import effective
 from localkube.kubelet.status.container_state import EPHEMERAL, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
 from localkube.network.network_policy import meets
 
-Object = Mapping[str, Any]
 # Each is of a network or IPC namespace, and without influence on other pods.
 SAFE_SYSCTLS = frozenset(
     {
@@ -40,7 +39,7 @@ Refusal = tuple[str, str]
 def refusal(
     pod: Object, *, other_pods: Iterable[Object], node: Object | None, shortage: str | None
 ) -> Refusal | None:
-    """Explain why a node does not admit a pod: reason and message; None when it does.
+    """Explain why a node does not admit a pod, by reason and message; None if it does.
 
     Args:
         shortage: Why the node cannot give what the pod requests (``Allocations.shortage``).
@@ -70,7 +69,7 @@ def refusal(
 
 
 def pod_tolerates(pod: Object) -> Callable[[Object], bool]:
-    """Make the check of a taint; those of an effect other than NoExecute are the scheduler's."""
+    """Build a check of whether the pod tolerates a taint; only NoExecute is the kubelet's concern."""
     tolerations = pod["spec"].get("tolerations") or []
 
     def tolerated(taint: Object) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, Informer
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.errors import ApiError
 from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogOptions
@@ -25,13 +25,11 @@ from localkube.runtime.client import RuntimeClient
 from localkube.tasks import wait_for_first
 
 NAMESPACE, PRIORITY_CLASS = "kube-system", "system-node-critical"
-LOOK_SECONDS, SETTLE_SECONDS = 5.0, 0.1
+CHECK_SECONDS, SETTLE_SECONDS = 5.0, 0.1
 FOLLOW_SECONDS, BLOCK = 0.5, 1 << 18
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 # What is part of the kubelet, by the labels that it has elsewhere.
 IN_KUBELET = {"kube-dns": {"k8s-app": "kube-dns"}, "kube-proxy": {"k8s-app": "kube-proxy"}}
-
-Object = Mapping[str, Any]
 
 
 @dataclass
@@ -67,7 +65,7 @@ class ComponentPods:
         self._api, self._client, self._mirrors = api, client, mirrors
         self._node, plan = config.nodes[0], config.file.with_name("plan.json")
         self._changed = asyncio.Event()
-        pods.subscribe(self._seen)
+        pods.subscribe(self._pod_changed)
         programs = {component["name"]: component for component in json.loads(plan.read_text())["components"]}
         self._components: dict[str, Component] = {}
         for name, program in programs.items():
@@ -85,36 +83,36 @@ class ComponentPods:
         pod = component_pod(f"{name}-{self._node.name}", container, labels=labels, node=self._node.name)
         component = Component(name, program["name"], Path(program["log"]), pod)
         self._components[pod["metadata"]["name"]] = component
-        self._mirrors.want(pod)
+        self._mirrors.ensure(pod)
 
     def log(self, namespace: str, name: str) -> Path | None:
         component = self._components.get(name) if namespace == NAMESPACE else None
         return component.log if component else None
 
     def program_exited(self) -> None:
-        """Look at once: a program has ended."""
+        """Check the components at once, because a program has ended."""
         self._changed.set()
 
-    def _seen(self, _change: str, pod: Object, _before: Object | None) -> None:
+    def _pod_changed(self, _change: str, pod: Object, _before: Object | None) -> None:
         if pod["metadata"]["namespace"] == NAMESPACE and pod["metadata"]["name"] in self._components:
             self._changed.set()
 
     async def run(self) -> None:
-        """Report, for ever."""
+        """Report the components' status as it changes."""
         while True:
             answer, _ = await self._client.call("list")
             running = [entry for entry in answer["entries"] if entry["owner"] == "component"]
             for component in self._components.values():
                 _observe(component, running)
-                if mirror := self._mirrors.of(component.pod):
+                if mirror := self._mirrors.get(component.pod):
                     await self._report(component, mirror)
-            await wait_for_first(self._changed.wait(), seconds=LOOK_SECONDS)
+            await wait_for_first(self._changed.wait(), seconds=CHECK_SECONDS)
             if self._changed.is_set():
                 await asyncio.sleep(SETTLE_SECONDS)
             self._changed.clear()
 
     async def _report(self, component: Component, mirror: Object) -> None:
-        _go_on_counting(component, mirror)
+        _restore_restart_count(component, mirror)
         status = pod_status(
             mirror,
             records=component.records,
@@ -174,7 +172,7 @@ def _observe(component: Component, running: Sequence[Object]) -> None:
     )
 
 
-def _go_on_counting(component: Component, mirror: Object) -> None:
+def _restore_restart_count(component: Component, mirror: Object) -> None:
     """Count restarts from what an earlier kubelet has reported."""
     reported = ((mirror.get("status") or {}).get("containerStatuses") or [{}])[0]
     record = component.records[component.name]
@@ -188,17 +186,17 @@ def _go_on_counting(component: Component, mirror: Object) -> None:
 
 async def read_component_log(path: Path, options: LogOptions) -> AsyncGenerator[bytes]:
     """Yield a program's log; its lines have their own times, so that those of ``options`` say nothing."""
-    left = options.limit_bytes
+    remaining = options.limit_bytes
     with path.open("rb") as file:
         text = file.read()
         if options.tail_lines is not None:
             text = b"".join(text.splitlines(keepends=True)[-options.tail_lines or len(text) :])
         while True:
-            if left is not None:
-                text, left = text[:left], left - len(text[:left])
+            if remaining is not None:
+                text, remaining = text[:remaining], remaining - len(text[:remaining])
             if text:
                 yield text
-            if not options.follow or left == 0:
+            if not options.follow or remaining == 0:
                 return
             await asyncio.sleep(FOLLOW_SECONDS)
             if path.stat().st_size < file.tell():  # the supervisor has rotated it

@@ -1,4 +1,4 @@
-"""What all containers are started with and kept by."""
+"""The parts of the kubelet that every container uses."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from localkube.runtime.client import RuntimeClient
 
 @dataclass
 class HostView:
-    """What containers see of this machine; ``config`` is replaced when somebody installs a package.
+    """What containers see of this machine; ``config`` is replaced when a package is installed.
 
     Attributes:
         plain: In plain mode.

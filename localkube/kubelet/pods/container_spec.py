@@ -179,7 +179,7 @@ class ContainerStart:
         return UserSpec()
 
     def _warm_start(self, image: ResolvedImage, process: ProcessSpec) -> tuple[ProcessSpec, ForkPlan | None]:
-        """Plan how the forkserver can start it, and the command for the case that it does not."""
+        """Plan the container's start by the fork server, and the command for a cold start."""
         environment = process.environment
         if image.layers or process.terminal:
             return process, None
@@ -203,7 +203,7 @@ class ContainerStart:
         return grant
 
     def _device_mounts(self, grant: ContainerEdits) -> Iterable[MountSpec]:
-        """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
+        """Build the mounts that a plugin requests; it may mount no more of the machine than a hostPath."""
         for destination, path, readonly in grant.mounts:
             resolved = self.node.pool.directory.resolve(path)
             root, subpaths = (str(resolved[0]), tuple(resolved[1:])) if resolved else (path, ())
@@ -299,14 +299,14 @@ class ContainerStart:
         return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | self._gpus()
 
     def _gpus(self) -> dict[str, str]:
-        """Give it the real GPUs that it asked for, and hide the others."""
+        """Show the container the real GPUs that it requests, and hide the others."""
         gpus = self._allocated_gpus()
         if gpus is None:
             return {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "NVIDIA_VISIBLE_DEVICES": ",".join(gpus) or "void"}
 
     def _allocated_gpus(self) -> list[str] | None:
-        """Its real GPUs, by UUID; None where the node only declares some, or a plugin has them."""
+        """List the container's real GPUs by UUID; None if GPUs are only declared, or a plugin has them."""
         limits, pool = self.container.get("resources", {}).get("limits") or {}, self.node.pool
         count = int(limits.get("nvidia.com/gpu", 0))
         claimed = pool.gpu_driver.uuids(pool.claims.gpus(self.pod, self.container))
@@ -314,12 +314,12 @@ class ContainerStart:
         return [] if gpus is None and not count and device_paths() else gpus
 
     def _gpu_nodes(self) -> list[str]:
-        """The device nodes of its GPUs; what manages them has those of all."""
+        """List the device nodes of the container's GPUs, or of all GPUs for a container that manages them."""
         gpus = None if manages_gpus(self.pod, self.container) else self._allocated_gpus()
         return device_nodes(gpus, paths=device_paths(), names=os.listdir("/dev"))
 
     def _host_mounts(self) -> list[MountSpec]:
-        """Make its own directories, empty for each run, on the disk that its pod's limit counts."""
+        """Create the container's directories, empty for each run, on the disk that the pod's limit covers."""
         made, host, layer = [], self.runtime.host, self.layer
         layer.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in SCRATCH:
@@ -439,7 +439,7 @@ def root_mounts(
     sources: Mapping[str, str] = MappingProxyType({}),
     hidden: Iterable[str] = (),
 ) -> list[MountSpec]:
-    """What every container on the host's file system sees of the directories that are covered.
+    """Build the mounts that show containers on the host's file system parts of covered directories.
 
     Args:
         environment: Directories of the host; readable by the container even if they are closed to others.

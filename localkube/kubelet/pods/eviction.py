@@ -1,4 +1,4 @@
-"""Evict pods: those that exceed their local storage limits, and others while the machine is short.
+"""Evict pods: those above their local storage limits, and others while the machine is short of resources.
 
 All nodes share one machine. One pod of the whole cluster is evicted at a time, the one that a kubelet would
 choose first were they all on its node; the next is chosen when its processes and files are gone.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.errors import ApiError
 from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.pods.pod import events
@@ -36,18 +37,17 @@ from localkube.runtime.trees import disk_blocks, inodes
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
-LOOK_SECONDS, CLEANUP_SECONDS = 10.0, 30.0
-# What the disk has less before the next look: when it may be, and at once.
+CHECK_SECONDS, CLEANUP_SECONDS = 10.0, 30.0
+# The growth of disk usage after which the next measurement may start, and at which it starts at once.
 POLL_SECONDS, GROWTH, MUCH_GROWTH = 0.2, 32 << 20, 256 << 20
 MIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What a pod uses of one resource: all of it, and what each of its containers does.
+    """A pod's usage of one resource, in total and by container.
 
-    ``claims`` has what its PersistentVolumeClaims hold, and their sizes, by their names.
+    ``claims`` maps the names of its PersistentVolumeClaims to their usage and size.
     """
 
     pod: Object
@@ -57,47 +57,48 @@ class PodUsage:
 
     @property
     def excess(self) -> int:
-        """What its claims hold beyond their sizes."""
+        """The usage of its claims beyond their sizes."""
         return sum(max(0, used - size) for used, size in self.claims.values())
 
     def above(self, resource: str) -> int:
-        """How much is used beyond what was requested: the pod's own files, and those in its claims."""
+        """Compute the usage beyond the request: of the pod itself, and of its claims."""
         excess = self.used - request(self.pod, resource)
         return max(excess, 0) + self.excess if self.excess else excess
 
 
 @dataclass(frozen=True, eq=False)
-class _Wait:
-    """Until the next look at something; all of them end in one loop, which looks at the disk once.
+class _Timer:
+    """The time until the next measurement; one loop checks all timers, and reads the free disk space once.
 
     Attributes:
-        free: Of the disk, when it began.
-        at_least: Seconds that it takes unless the disk fills fast.
+        free: The free disk space at the start.
+        min_seconds: The shortest time, unless the disk fills very fast.
     """
 
     free: int
     begun: float
-    at_least: float
+    min_seconds: float
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def ends(self, free: int, now: float) -> bool:
+    def is_due(self, free: int, now: float) -> bool:
         waited, growth = now - self.begun, self.free - free
-        is_due = waited >= max(LOOK_SECONDS, self.at_least)
-        return is_due or growth >= MUCH_GROWTH or (growth >= GROWTH and waited >= self.at_least)
+        if waited >= max(CHECK_SECONDS, self.min_seconds):
+            return True
+        return growth >= MUCH_GROWTH or (growth >= GROWTH and waited >= self.min_seconds)
 
 
-def worth_it(usages: Iterable[PodUsage], *, missing: int) -> list[PodUsage]:
-    """Choose the pods whose end helps a machine that is short of memory or disk.
+def reclaimable(usages: Iterable[PodUsage], *, missing: int) -> list[PodUsage]:
+    """Choose the pods whose eviction frees memory or disk space.
 
-    No pod is evicted for less than a megabyte, nor for less than a hundredth of the disk that is missing: it
-    would not help, and what a claim holds is not freed by the end of its pod.
+    No pod is evicted for less than a megabyte, nor for less than a hundredth of the missing disk space: that
+    would not help, and the end of a pod does not free the content of its claims.
     """
-    least = max(MIN_BYTES, missing // 100)
-    return [usage for usage in usages if usage.used >= least or usage.excess]
+    minimum = max(MIN_BYTES, missing // 100)
+    return [usage for usage in usages if usage.used >= minimum or usage.excess]
 
 
 def ranked(usages: Iterable[PodUsage], resource: str) -> list[PodUsage]:
-    """Order pods for eviction: those above their requests, by priority, by how much they are above.
+    """Order pods for eviction: those above their requests first, then by priority, then by excess.
 
     Processes are not requested: there the priority comes first.
     """
@@ -111,14 +112,15 @@ def ranked(usages: Iterable[PodUsage], resource: str) -> list[PodUsage]:
 
 
 def eviction_message(usage: PodUsage, threshold: Threshold, observation: Observation) -> str:
-    """Say why a pod is evicted, in the kubelet's words."""
+    """Write the message of an eviction, in the kubelet's words."""
     resource = SIGNALS[threshold.signal][1]
     binary = resource in ("memory", "ephemeral-storage")
-    least, left = (
+    minimum, available = (
         quantity(value, binary=binary)
         for value in (threshold.quantity(observation.capacity), observation.available)
     )
-    text = f"The node was low on resource: {resource}. Threshold quantity: {least}, available: {left}. "
+    text = f"The node was low on resource: {resource}. "
+    text += f"Threshold quantity: {minimum}, available: {available}. "
     if not binary:
         return text
     spec = usage.pod["spec"]
@@ -137,7 +139,7 @@ def eviction_message(usage: PodUsage, threshold: Threshold, observation: Observa
 
 
 class EvictionManager:
-    """Looks at pods and machine every ten seconds.
+    """Evicts pods; measures pods and machine every ten seconds.
 
     Args:
         warn: Called with reason and message of an Event on the nodes.
@@ -155,57 +157,57 @@ class EvictionManager:
         self._files, self._pods, self._pressure, self._limits = files, pods, pressure, limits
         self._warn = warn
         self._has_evicted = False
-        self._waits: set[_Wait] = set()
+        self._timers: set[_Timer] = set()
 
     async def run(self) -> None:
-        """Look at pods and machine every ten seconds, and sooner while the disk fills."""
+        """Measure pods and machine every ten seconds, and sooner while the disk fills."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look_at_machine())
-            looks: dict[str, asyncio.Task[None]] = {}
+            tasks.create_task(self._monitor_machine())
+            running: dict[str, asyncio.Task[None]] = {}
             while True:
                 for worker in self._active():
                     namespace = worker.pod["metadata"]["namespace"]
-                    if namespace not in looks or looks[namespace].done():
+                    if namespace not in running or running[namespace].done():
                         with work_of(worker.pod):
-                            looks[namespace] = tasks.create_task(self._look_at(namespace))
-                looks = {namespace: look for namespace, look in looks.items() if not look.done()}
+                            running[namespace] = tasks.create_task(self._measure_namespace(namespace))
+                running = {namespace: task for namespace, task in running.items() if not task.done()}
                 await asyncio.sleep(POLL_SECONDS)
                 free, now = self._free(), time.monotonic()
-                for wait in self._waits:
-                    if wait.ends(free, now):
-                        wait.over.set()
+                for timer in self._timers:
+                    if timer.is_due(free, now):
+                        timer.over.set()
 
-    async def _look_at_machine(self) -> None:
+    async def _monitor_machine(self) -> None:
         while True:
             free, evicted = self._free(), self._has_evicted
             self._has_evicted = False
-            met = self._pressure.look()
-            if met and not evicted and await self._relieve(*met[0]):
+            met = self._pressure.measure()
+            if met and not evicted and await self._reclaim(*met[0]):
                 continue
-            await self._wait(free, at_least=POLL_SECONDS)
+            await self._wait(free, min_seconds=POLL_SECONDS)
 
-    async def _look_at(self, namespace: str) -> None:
-        """Measure the pods of a namespace once; however long that takes, others are not measured later."""
+    async def _measure_namespace(self, namespace: str) -> None:
+        """Measure the pods of a namespace once; other namespaces do not wait for it."""
         start, free = time.monotonic(), self._free()
         workers = [worker for worker in self._active() if worker.pod["metadata"]["namespace"] == namespace]
         evicted = await self._evict_overfull(workers)
         if await self._evict_above_limits(workers) or evicted:
             self._has_evicted = True
         # Measuring takes no more than a sixth of the time.
-        await self._wait(free, at_least=max(POLL_SECONDS, 5 * (time.monotonic() - start)))
+        await self._wait(free, min_seconds=max(POLL_SECONDS, 5 * (time.monotonic() - start)))
 
     def _free(self) -> int:
         disk = os.statvfs(self._files.pods)
         return disk.f_bavail * disk.f_frsize
 
-    async def _wait(self, free: int, *, at_least: float) -> None:
-        """Wait for the next look: ten seconds, or until the disk has so much less than before."""
-        wait = _Wait(free, time.monotonic(), at_least)
-        self._waits.add(wait)
+    async def _wait(self, free: int, *, min_seconds: float) -> None:
+        """Wait for the next measurement: ten seconds, or until the free disk space has shrunk."""
+        timer = _Timer(free, time.monotonic(), min_seconds)
+        self._timers.add(timer)
         try:
-            await wait.over.wait()
+            await timer.over.wait()
         finally:
-            self._waits.discard(wait)
+            self._timers.discard(timer)
 
     async def _evict_overfull(self, active: Iterable[PodWorker]) -> bool:
         """Measure the claims that pods write, and evict the pods of those that hold more than their size."""
@@ -260,21 +262,22 @@ class EvictionManager:
                 evicted = True
         return evicted
 
-    # Pods of a machine that is short of something.
+    # Pods of a machine that is short of a resource.
 
-    async def _relieve(self, threshold: Threshold, observation: Observation) -> bool:
+    async def _reclaim(self, threshold: Threshold, observation: Observation) -> bool:
         """Reclaim some of what the machine is low on; False when no pod is left that may be evicted."""
         condition, resource = SIGNALS[threshold.signal]
         self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if condition == "DiskPressure":
             for pod in [pod for pod in self._pods() if pod.record.finished]:
                 await self._files.remove_written(pod.uid)
-            if not any(SIGNALS[threshold.signal][0] == condition for threshold, _ in self._pressure.look()):
+            conditions = {SIGNALS[threshold.signal][0] for threshold, _ in self._pressure.measure()}
+            if condition not in conditions:
                 return True
         missing = threshold.quantity(observation.capacity) - observation.available
         candidates = await self.usages(resource)
         if resource in ("memory", "ephemeral-storage"):
-            candidates = worth_it(candidates, missing=missing if resource == "ephemeral-storage" else 0)
+            candidates = reclaimable(candidates, missing=missing if resource == "ephemeral-storage" else 0)
         for usage in ranked(candidates, resource):
             uid = usage.pod["metadata"]["uid"]
             worker = next((active for active in self._active() if active.uid == uid), None)
@@ -282,7 +285,7 @@ class EvictionManager:
                 continue
             log.warning("evicting pod %s to reclaim %s", uid, resource)
             worker.apply(events.evicted, eviction_message(usage, threshold, observation))
-            await self._gone(worker)
+            await self._wait_until_ended(worker)
             return True
         return False
 
@@ -331,7 +334,7 @@ class EvictionManager:
             memory[name] = usage.memory if usage else 0
         return memory
 
-    async def _gone(self, worker: PodWorker) -> None:
+    async def _wait_until_ended(self, worker: PodWorker) -> None:
         """Wait for the end of an evicted pod's processes, and remove its files."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS):

@@ -1,8 +1,8 @@
 """Mirror pods: the API's copies of pods that do not come from it.
 
 What runs is decided elsewhere: by a file (``static_pods.py``), or by the supervisor (``component_pods.py``).
-Here each has an object in the API, which is made again when somebody deletes it, and deleted when it is no
-longer wanted.
+Here each has an object in the API, which is recreated when somebody deletes it, and deleted when it is no
+longer desired.
 
 Source: https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localkube.api_client import Api, Informer, object_key
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,6 @@ MIRROR = "kubernetes.io/config.mirror"
 HASH, SOURCE, SEEN = (f"kubernetes.io/config.{name}" for name in ("hash", "source", "seen"))
 RETRY_SECONDS = 1.0
 
-Object = Mapping[str, Any]
 Key = tuple[str, str]
 
 
@@ -33,7 +32,7 @@ def is_mirror(pod: Object) -> bool:
 
 
 def is_mirror_of(mirror: Object, pod: Object) -> bool:
-    """Check whether an object stands for a pod that runs: who may create pods may write the annotation."""
+    """Check whether an object is this pod's mirror: anyone who may create pods may set the annotation."""
     mirrored = (mirror["metadata"].get("annotations") or {}).get(MIRROR)
     digest = (pod["metadata"].get("annotations") or {}).get(HASH)
     return object_key(mirror) == object_key(pod) and mirrored == digest is not None
@@ -66,35 +65,35 @@ def mirror_of(pod: Object, *, node: Object) -> dict[str, Any]:
 
 
 class MirrorPods:
-    """Keeps mirror pods in the API as they are wanted.
+    """Keeps the desired mirror pods in the API.
 
     Args:
-        clients: Of the nodes whose mirror pods these are, by their names.
+        clients: The clients of the nodes whose mirror pods these are, by the nodes' names.
     """
 
     def __init__(self, clients: Mapping[str, Api], *, nodes: Informer, pods: Informer) -> None:
         self._clients, self._nodes, self._pods = clients, nodes, pods
-        self._wanted: dict[Key, Object] = {}
+        self._desired: dict[Key, Object] = {}
         self._changed = asyncio.Event()
-        pods.subscribe(self._seen)
+        pods.subscribe(self._pod_changed)
 
-    def want(self, pod: Object) -> None:
-        """Keep a mirror of this pod, in the place of an earlier one of its name."""
-        self._wanted[object_key(pod)] = pod
+    def ensure(self, pod: Object) -> None:
+        """Keep a mirror of this pod, replacing an earlier one of its name."""
+        self._desired[object_key(pod)] = pod
         self._changed.set()
 
     def forget(self, pod: Object) -> None:
         """Delete its mirror."""
-        self._wanted.pop(object_key(pod), None)
+        self._desired.pop(object_key(pod), None)
         self._changed.set()
 
-    def of(self, pod: Object) -> Object | None:
-        """The mirror of a pod, if there is one that is not being deleted."""
+    def get(self, pod: Object) -> Object | None:
+        """Get the mirror of a pod; None if there is none, or it is being deleted."""
         mirror = self._pods.store.get(object_key(pod))
         return mirror if mirror and self._is_current(mirror, pod) else None
 
     async def run(self) -> None:
-        """Make and delete mirrors, for ever."""
+        """Create and delete mirror pods."""
         await self._pods.synced.wait()
         await self._nodes.synced.wait()
         self._changed.set()
@@ -106,16 +105,16 @@ class MirrorPods:
                 self._changed.set()
 
     async def _reconcile(self) -> bool:
-        """Bring the API in line; False when it has to be tried again."""
+        """Create and delete mirrors as desired; False if that must be retried."""
         mirrors = {key: pod for key, pod in self._pods.store.items() if self._is_ours(pod)}
         done = True
         for key, mirror in mirrors.items():
-            wanted = self._wanted.get(key)
-            if wanted is None or not self._is_current(mirror, wanted):
+            desired = self._desired.get(key)
+            if desired is None or not self._is_current(mirror, desired):
                 done &= await self._delete(mirror)
-        for key, wanted_pod in self._wanted.items():
+        for key, desired_pod in self._desired.items():
             if key not in self._pods.store:
-                done &= await self._create(wanted_pod)
+                done &= await self._create(desired_pod)
         return done
 
     async def _create(self, pod: Object) -> bool:
@@ -141,8 +140,8 @@ class MirrorPods:
             return error.status in (404, 409)
         return True
 
-    def _seen(self, _change: str, pod: Object, _before: Object | None) -> None:
-        if self._is_ours(pod) or object_key(pod) in self._wanted:
+    def _pod_changed(self, _change: str, pod: Object, _before: Object | None) -> None:
+        if self._is_ours(pod) or object_key(pod) in self._desired:
             self._changed.set()
 
     def _is_ours(self, pod: Object) -> bool:

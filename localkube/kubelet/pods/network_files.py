@@ -10,7 +10,8 @@ Source: https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from localkube.api_path import Object
 
 DOMAIN = "cluster.local"
 MAX_HOSTNAME, MAX_FQDN = 63, 64
@@ -26,8 +27,6 @@ fe00::1\tip6-allnodes
 fe00::2\tip6-allrouters
 """
 HOSTS_OF_NODE = "# Kubernetes-managed hosts file (host network).\n"
-
-Object = Mapping[str, Any]
 
 
 class HostnameError(Exception):
@@ -78,9 +77,9 @@ def hosts(pod: Object, *, name: str, full: str, addresses: Iterable[str], of_nod
     if not pod["spec"].get("hostNetwork"):
         names = "\t".join(dict.fromkeys(filter(None, (full, name.partition(".")[0] if full else name))))
         text = HOSTS + "".join(f"{address}\t{names}\n" for address in addresses)
-    wanted = pod["spec"].get("hostAliases") or ()
-    aliases = [f"{alias['ip']}\t" + "\t".join(alias.get("hostnames") or ()) for alias in wanted]
-    return text + ("\n# Entries added by HostAliases.\n" + "\n".join(aliases) + "\n" if aliases else "")
+    aliases = pod["spec"].get("hostAliases") or ()
+    lines = [f"{alias['ip']}\t" + "\t".join(alias.get("hostnames") or ()) for alias in aliases]
+    return text + ("\n# Entries added by HostAliases.\n" + "\n".join(lines) + "\n" if lines else "")
 
 
 @dataclass(frozen=True)

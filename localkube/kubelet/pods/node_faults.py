@@ -77,7 +77,7 @@ class NodeFaults:
         """Terminate a node's pods as a kubelet does when its machine shuts down, and stop the node."""
         if node.state == RUNNING:
             node.pool.shutting_down = True
-            node.pool.news.set()
+            node.pool.changed.set()
             try:
                 for critical, seconds in ((False, GRACE_SECONDS), (True, CRITICAL_SECONDS)):
                     workers = [

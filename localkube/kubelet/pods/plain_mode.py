@@ -147,7 +147,7 @@ def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str,
 
 
 def _mount_points(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dict[str, tuple[str, bool]]:
-    """Make what a container has around its mount points; returns the directories that this machine lacks.
+    """Create the surroundings of a container's mount points; return the directories that this machine lacks.
 
     They list what is mounted below. So do scratch directories, by links for statically linked programs.
     """
@@ -192,7 +192,7 @@ def _in_words(text: str, paths: Mapping[str, str]) -> str:
 
 
 def is_static(command: str, env: Mapping[str, str]) -> bool:
-    """Tell a statically linked program; a script or an unknown command is none."""
+    """Check for a statically linked program; a script or an unknown command is none."""
     try:
         with open(find_program(command, dict(env), ""), "rb") as file:
             header = file.read(64)

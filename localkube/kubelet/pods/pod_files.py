@@ -1,4 +1,4 @@
-"""What pods keep on the disk: where it is, and how it goes when a container or the pod has ended."""
+"""The files of pods on the disk: their paths, and their removal after a container or the pod has ended."""
 
 import array
 import contextlib
@@ -80,8 +80,8 @@ class PodFiles:
         return self.pods / uid / "network"
 
     async def remove_files(self, uid: str) -> None:
-        """Remove all that a pod has left; what cannot be removed is named in the log, and stays."""
-        await self.starting.give_way()
+        """Remove all files of a pod; log what cannot be removed."""
+        await self.starting.wait_until_idle()
         self.volumes.forget(uid)
         removals = (removal(directory / uid) for directory in (self.pods, self.tmpfs))
         try:
@@ -96,7 +96,7 @@ class PodFiles:
         await WALKS.walk(removal(directory))
 
     async def remove_written(self, uid: str) -> None:
-        """Remove what a pod that has ended has stored, but for its logs: the disk is short."""
+        """Remove the volumes and writable layers of a pod that has ended, but not its logs."""
         try:
             await self.volumes.remove(uid)
             await self._remove(self.pods / uid / "writable")
@@ -107,7 +107,7 @@ class PodFiles:
         return self.pods / uid / "logs" / container / f"{restart}.log"
 
     def newest_run_logged(self, uid: str, container: str) -> int | None:
-        """The number of a container's newest run that has a log: it has run, whatever was reported."""
+        """Find the number of a container's newest run that has a log; None if it has never run."""
         return max(
             (int(path.stem) for path in self.log_path(uid, container, 0).parent.glob("*.log")), default=None
         )
@@ -117,15 +117,15 @@ class PodFiles:
         return self.pods / uid / "writable" / f"{container}.{restart}"
 
     async def remove_writable_layer(self, uid: str, container: str, restart: int) -> None:
-        """Remove it once the run has ended; what cannot be removed goes with the pod."""
-        await self.starting.give_way()
+        """Remove the layer of a run that has ended; what cannot be removed stays until the pod's removal."""
+        await self.starting.wait_until_idle()
         try:
             await self._remove(self.writable_layer(uid, container, restart))
         except OSError as error:
             log.warning("files of container %s of pod %s are left: %s", container, uid, error)
 
     async def remove_former_runs(self, uid: str, container: str, restart: int) -> None:
-        """Remove what earlier runs have left: one that ended with its node was not cleared away."""
+        """Remove the files of earlier runs, such as one that ended with its node."""
         for place in ("writable", "termination"):
             for path in (self.pods / uid / place).glob(f"{container}.*"):
                 number = int(path.suffix.removeprefix("."))

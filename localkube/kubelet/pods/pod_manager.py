@@ -1,6 +1,6 @@
 """The pods of all nodes: a worker for each, from the API's objects and the containers that run already.
 
-It also answers the kubelet's API about pods and containers. The lifecycle of one pod is in ``pod.py``.
+It also answers the kubelet's API about pods and containers. ``pod/worker.py`` runs one pod.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class PodManager:
         entries = _containers(answer)
         known = set(self.known())
         self._limits.keep_only({entry["id"] for entry in entries})
-        # Those that have an address first, which a new pod would get meanwhile.
+        # Pods with an address first: a new pod could get the address otherwise.
         for uid, pod in sorted(self.known().items(), key=lambda item: item[0] not in answer["pods"]):
             running = [entry for entry in entries if _uid(entry) == uid]
             if worker := self._new_worker(pod):
@@ -79,8 +79,8 @@ class PodManager:
                 await reattach(worker, running, address=address)
                 worker.start()
                 if self._nodes[pod["spec"]["nodeName"]].is_reachable:
-                    worker.changed(pod)
-        # Pods of an isolated node run on, also when they were deleted meanwhile.
+                    worker.pod_updated(pod)
+        # Pods of an isolated node keep running, even if they were deleted meanwhile.
         isolated = [node for node in self._nodes.values() if node.state == ISOLATED]
         known |= {
             uid for uid, place in answer["pods"].items() if any(node.has_address(place) for node in isolated)
@@ -95,7 +95,7 @@ class PodManager:
             self._changed("ADDED", pod, None)
 
     async def refresh_volumes(self) -> None:
-        """Update ConfigMap, Secret and token files once a minute, as the kubelet does, for ever.
+        """Update ConfigMap, Secret and token files once a minute, as the kubelet does.
 
         Pods with a small Secret are updated sooner: operators write their certificates into one after they
         have started, and do not serve until they see it.
@@ -156,30 +156,30 @@ class PodManager:
                 await WALKS.walk(removal(self._files.tmpfs / uid))
 
     async def reconcile(self, node: VirtualNode) -> None:
-        """Bring the node's pods in line with the API."""
+        """Reconcile the node's pods with the API."""
         pods = self.known()
         for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
             if uid not in pods:
                 self._deleted(uid)
         bound = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
-        # Those that have an address first: they get it again.
+        # Pods with an address first: they keep it.
         for pod in sorted(bound, key=lambda pod: not pod.get("status", {}).get("podIP")):
             if worker := self._new_worker(pod):
                 restore(worker)
                 worker.start()
             if known := self._workers.get(pod["metadata"]["uid"]):
-                known.changed(pod)
+                known.pod_updated(pod)
         answer, _ = await self._client.call("list")
         await self._sweep(answer, {*pods, *self._workers, *self._leaving})
 
     # Static pods.
 
     def add_static(self, pod: Mapping[str, Any]) -> None:
-        """Know a pod of a file, before ``run``."""
+        """Add a pod from a manifest file, before ``run``."""
         self._static[pod["metadata"]["uid"]] = pod
 
     def begin_static(self, pod: Mapping[str, Any]) -> None:
-        """Run a pod of a file, once an earlier one of its name has ended."""
+        """Run a pod from a manifest file, once an earlier pod of its name has ended."""
         self.add_static(pod)
 
         async def begin() -> None:
@@ -191,7 +191,7 @@ class PodManager:
         start_task(begin(), name=f"static pod {pod['metadata']['name']}")
 
     def end_static(self, pod: Mapping[str, Any]) -> None:
-        """End a pod whose file has gone, within its grace period."""
+        """Terminate a pod whose manifest file was removed, within its grace period."""
         uid = pod["metadata"]["uid"]
         self._static.pop(uid, None)
         if worker := self._workers.get(uid):
@@ -205,7 +205,7 @@ class PodManager:
             )
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """All pods by uid: the API's, and those of files with the status of their mirrors."""
+        """Map uids to pods: the API's, and static pods with the status of their mirrors."""
         pods = self._pods.store
         known = {pod["metadata"]["uid"]: pod for pod in pods.values() if not is_mirror(pod)}
         for uid, pod in self._static.items():
@@ -247,9 +247,9 @@ class PodManager:
         elif worker := self._new_worker(pod):
             restore(worker)  # of a node that returns, it may come before `reconcile`
             worker.start()
-            worker.changed(pod)
+            worker.pod_updated(pod)
         elif uid in self._workers:
-            self._workers[uid].changed(pod)
+            self._workers[uid].pod_updated(pod)
 
     def _deleted(self, uid: str) -> None:
         if worker := self._workers.pop(uid, None):
@@ -260,7 +260,7 @@ class PodManager:
             task.add_done_callback(lambda _: self._leaving.pop(uid))
 
     async def _sweep(self, answer: Mapping[str, Any], known: set[str]) -> None:
-        """End the processes of unknown pods, and remove their sandboxes and files."""
+        """Kill the processes of unknown pods, and remove their sandboxes and files."""
         for entry in _containers(answer):
             if _uid(entry) not in known:
                 await self._client.call("kill", id=entry["id"], signal=9)

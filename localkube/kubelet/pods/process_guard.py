@@ -18,7 +18,7 @@ from localkube.kubelet.resources.pressure import is_critical, running_processes
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 
 
 class ProcessGuard:
@@ -41,11 +41,11 @@ class ProcessGuard:
         self._share = Bounds.of_machine(processes=machine, memory=0).processes_of_namespace
 
     async def run(self) -> None:
-        """Look four times a second, for ever; return where the kernel holds the shares."""
+        """Check four times a second; return at once if the kernel enforces the shares."""
         while self._limits.bounds is None:
             if self._running() > self._machine // 2:
                 await self._evict_above_share()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def _evict_above_share(self) -> None:
         active = {pod.uid: pod for pod in self._pods() if not pod.record.finished and not pod.record.stopping}

@@ -1,10 +1,9 @@
 """The sandbox of a pod: the namespaces that its containers share, with their network and its files."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.pods import admission, network_files
 from localkube.kubelet.pods.network_files import Resolver, of_machine
@@ -14,12 +13,10 @@ from localkube.network.fair_shares import PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime.client import RuntimeClient
 
-Object = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Sandboxes:
-    """Makes and removes them.
+    """Creates and removes sandboxes.
 
     Attributes:
         namespaces: Those of the pods' addresses, for what all of them share.
@@ -32,7 +29,7 @@ class Sandboxes:
     files: PodFiles
 
     async def create(self, pod: Object, *, node: VirtualNode, address: str, fresh: bool) -> None:
-        """Make a pod's namespaces, with its policies in force, and its files. Harmless to repeat.
+        """Create a pod's namespaces, with its policies in force, and its files; idempotent.
 
         Args:
             fresh: No earlier kubelet has made them.

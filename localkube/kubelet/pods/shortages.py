@@ -1,4 +1,4 @@
-"""What the cluster is short of, who uses most of it, and the command that ends that: for an instructor.
+"""Report shortages of the machine to an instructor: the resource, its largest user, and the remedy.
 
 It is an annotation of the nodes, so that any client of the API reads it. What the machine as a whole is short
 of, other programs included, is in ``overload.py``.
@@ -18,7 +18,7 @@ from localkube.kubelet.volumes.volume_shares import MEMORY, VolumeShares, mebiby
 log = logging.getLogger(__name__)
 
 ANNOTATION = "trainyard/shortages"
-LOOK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 # The resource of each signal, its name for a person, and the part of it that is short.
 SIGNALS = {
     "memory.available": ("memory", "memory", 0.15),
@@ -36,20 +36,20 @@ def is_short(signal: str, observation: Observation) -> bool:
 
 
 def of_machine(signal: str, observation: Observation, usages: Iterable[PodUsage]) -> Item:
-    """Name the pod or claim that uses most of what is short."""
+    """Name the pod or claim that uses most of a scarce resource."""
     _, name, _ = SIGNALS[signal]
     text = (lambda amount: str(amount)) if name in ("processes", "files") else mebibytes
     what = f"{text(observation.available)} of {text(observation.capacity)} are left"
     users = [(usage.used, "pod", usage.pod["metadata"]["name"], usage) for usage in usages]
     users += [(used, "pvc", claim, usage) for *_, usage in users for claim, (used, _) in usage.claims.items()]
-    most = max(users, key=lambda user: user[0], default=None)
-    if most is None or most[0] * 100 < observation.capacity:
+    largest = max(users, key=lambda user: user[0], default=None)
+    if largest is None or largest[0] * 100 < observation.capacity:
         return {
             "resource": name,
             "what": f"{what}; no pod uses much of it",
             "fix": "look at the machine's other programs",
         }
-    used, kind, user, usage = most
+    used, kind, user, usage = largest
     namespace = usage.pod["metadata"]["namespace"]
     return {
         "resource": name,
@@ -75,7 +75,7 @@ def of_secrets(shares: VolumeShares, pods: Iterable[Mapping[str, Any]]) -> list[
 
 
 class ShortageReporter:
-    """Looks every ten seconds, and writes what is short to the nodes when it has changed.
+    """Checks every ten seconds, and annotates the nodes when the shortages have changed.
 
     Args:
         observe: Measures the machine.
@@ -100,12 +100,12 @@ class ShortageReporter:
     async def run(self) -> None:
         while True:
             try:
-                await self._report(await self.look())
+                await self._report(await self.measure())
             except (OSError, ApiError) as error:
-                log.warning("what is short is not reported: %s", error)
-            await asyncio.sleep(LOOK_SECONDS)
+                log.warning("shortages cannot be reported: %s", error)
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def look(self) -> list[Item]:
+    async def measure(self) -> list[Item]:
         items = of_secrets(self._shares, self._pods())
         for signal, observation in self._observe().items():
             if signal in SIGNALS and is_short(signal, observation):

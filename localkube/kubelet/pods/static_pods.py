@@ -11,17 +11,18 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.pods.mirror_pods import HASH, SEEN, SOURCE, MirrorPods, config_hash
 from localkube.kubelet.status.pod_status import timestamp
 
 log = logging.getLogger(__name__)
 
 ENDINGS = (".yaml", ".yml", ".json")
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 # What a kubelet, or the API server, fills in where a manifest says nothing.
 POD_DEFAULTS = {
     "restartPolicy": "Always",
@@ -37,8 +38,6 @@ CONTAINER_DEFAULTS = {
     "resources": {},
 }
 PROBE_DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-
-Object = Mapping[str, Any]
 
 
 class StaticPods:
@@ -70,9 +69,9 @@ class StaticPods:
             add(pod)
 
     async def run(self) -> None:
-        """Look for changes each second, for ever."""
+        """Check the manifests for changes each second."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             for pod in self._changes():
                 self._begin(pod)
 
@@ -88,7 +87,7 @@ class StaticPods:
             if pod and (before is None or before["metadata"]["uid"] != pod["metadata"]["uid"]):
                 self._remove(path)
                 self._pods[path] = pod
-                self._mirrors.want(pod)
+                self._mirrors.ensure(pod)
                 fresh.append(pod)
         return fresh
 

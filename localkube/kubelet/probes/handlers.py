@@ -28,7 +28,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class HandlerError(Exception):
-    """The handler could not be run, which says nothing about the container."""
+    """The handler could not be run, so the state of the container is unknown."""
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,24 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#contai
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from localkube.api_path import Object
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.tasks import start_task
 
-Object = Mapping[str, Any]
 ATTEMPTS = 3
 # The kubelet probes readiness whenever it syncs a pod that is not ready: again a second after its start.
-SECOND_LOOK = 1.0
+SECOND_PROBE = 1.0
 KINDS = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "livenessProbe"}
 
 
 class ProbedContainer(Protocol):
-    """The run of a container, which receives the results: it must end when it is ``unhealthy``."""
+    """The run of a container, which receives the results: it must end when it is ``unhealthy``.
+
+    A protocol, because ``pods``, the layer above this one, has the container's worker.
+    """
 
     async def probe(self, spec: Object) -> ProbeResult: ...
 
@@ -79,8 +81,8 @@ class Prober:
                 if consecutive >= threshold and self._conclude(kind, healthy):
                     return
             wait = period
-            if kind == "readiness" and not self._passes and time.time() < self._started_at + SECOND_LOOK:
-                wait = min(period, SECOND_LOOK)
+            if kind == "readiness" and not self._passes and time.time() < self._started_at + SECOND_PROBE:
+                wait = min(period, SECOND_PROBE)
             await asyncio.sleep(max(0.0, start + wait - asyncio.get_running_loop().time()))
 
     async def _first(self, kind: str, spec: Object, period: float) -> None:

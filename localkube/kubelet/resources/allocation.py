@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.quantity import milli, whole
 from localkube.kubelet.status.restart_policy import is_sidecar
 
-Object = Mapping[str, Any]
 # In thousandths of a core, and in bytes.
 UNITS: dict[str, Callable[[str], int]] = {"cpu": milli, "memory": whole}
 QUALITIES = ("Guaranteed", "Burstable", "BestEffort")
@@ -37,13 +37,13 @@ def request(pod: Object, name: str) -> int:
 def sum_of_containers(pod: Object, name: str) -> int:
     """Sum the requests of a pod's containers and sidecars, or take what an init container needs."""
     spec = pod["spec"]
-    sidecars = most = 0
+    sidecars = largest = 0
     for container in spec.get("initContainers") or []:
         requested = of_container(container, name)
         sidecars += requested if is_sidecar(container) else 0
-        most = max(most, sidecars if is_sidecar(container) else sidecars + requested)
+        largest = max(largest, sidecars if is_sidecar(container) else sidecars + requested)
     together = sidecars + sum(of_container(container, name) for container in spec["containers"])
-    return max(most, together)
+    return max(largest, together)
 
 
 def of_container(container: Object, name: str) -> int:

@@ -68,10 +68,10 @@ def machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _least(name: str, group: Path | None, most: int) -> int:
-    """Find the lowest limit of a group and its parents; ``most`` if there is none."""
+def _least(name: str, group: Path | None, limit: int) -> int:
+    """Find the lowest limit of a group and its parents; ``limit`` if there is none."""
     above = [group, *group.parents] if group else []
-    return min([most, *(limit for place in above if (limit := number(place / name)))])
+    return min([limit, *(value for parent in above if (value := number(parent / name)))])
 
 
 # The groups of this machine below which this user may create others, in both versions.

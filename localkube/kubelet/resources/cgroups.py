@@ -66,8 +66,8 @@ class ControlGroups:
         self.version, self.bounds = version, bounds
         half = bounds.processes_of_namespace // 2
         self._roots, self._pids_limit = roots, min(pids_limit, half) if half and pids_limit else pids_limit
-        self._running: set[str] = set()
-        self._late: set[str] = set()
+        self._containers: set[str] = set()
+        self._not_removed: set[str] = set()
         # By the pod's uid: its namespace, and the cores that it requests.
         self._pods: dict[str, tuple[str, float]] = {}
         self._ooms: dict[str, int] = {}
@@ -116,8 +116,8 @@ class ControlGroups:
         self._delegate(self._roots["memory"], self._roots)
         # The weight of all pods together is that of all cores: next to other processes of the user they
         # would otherwise count as a single process.
-        self._weigh(self._roots["cpu"], float(os.cpu_count() or 1))
-        self._bound(self._roots, self.bounds.processes, self.bounds.memory)
+        self._set_cpu_weight(self._roots["cpu"], float(os.cpu_count() or 1))
+        self._set_bounds(self._roots, self.bounds.processes, self.bounds.memory)
 
     def _open_namespace(self, namespace: str) -> None:
         """Create a namespace's group; idempotent."""
@@ -127,24 +127,24 @@ class ControlGroups:
         for directory in dict.fromkeys(groups.values()):
             directory.mkdir(exist_ok=True)
         self._delegate(groups["memory"], self._roots)
-        self._weigh(groups["cpu"], 0.0)
-        self._bound(groups, self.bounds.processes_of_namespace, self.bounds.memory_of_namespace)
+        self._set_cpu_weight(groups["cpu"], 0.0)
+        self._set_bounds(groups, self.bounds.processes_of_namespace, self.bounds.memory_of_namespace)
         self._namespaces.add(namespace)
 
-    def _bound(self, groups: dict[str, Path], processes: int, memory: int) -> None:
+    def _set_bounds(self, groups: dict[str, Path], processes: int, memory: int) -> None:
         if processes and "pids" in groups:
             _write(groups["pids"] / "pids.max", str(processes))
         if memory:
-            self._limit_memory(groups["memory"], memory, together=False)
+            self._limit_memory(groups["memory"], memory, oom_group=False)
 
-    def _weigh_namespace(self, namespace: str) -> None:
+    def _set_namespace_weight(self, namespace: str) -> None:
         """Set a namespace's CPU weight to the sum of its pods', so that they count as among all pods."""
         cores = sum(cores for pod_namespace, cores in self._pods.values() if pod_namespace == namespace)
-        self._weigh(self._roots["cpu"] / namespace, cores)
+        self._set_cpu_weight(self._roots["cpu"] / namespace, cores)
 
     def probe(self) -> None:
         """Test that a process can be moved into a group."""
-        files = self.make(PROBE, Resources(cpu_limit=1.0, memory_limit=64 << 20), namespace=_pod(PROBE))
+        files = self.make(PROBE, Resources(cpu_limit=1.0, memory_limit=64 << 20), namespace=_pod_uid(PROBE))
         with subprocess.Popen(["sleep", "10"], stdin=subprocess.DEVNULL) as process:
             try:
                 for file in files:
@@ -165,14 +165,14 @@ class ControlGroups:
             namespace: The pod's.
         """
         pod = pod or resources
-        self._running.add(identity)
-        known = self._pods.get(_pod(identity))
-        self._pods[_pod(identity)] = namespace, pod.cpu_request
+        self._containers.add(identity)
+        known = self._pods.get(_pod_uid(identity))
+        self._pods[_pod_uid(identity)] = namespace, pod.cpu_request
         self._open_namespace(namespace)
         if pod == Resources():
             return self._make_best_effort(identity, namespace)
-        if known != self._pods[_pod(identity)]:
-            self._weigh_namespace(namespace)
+        if known != self._pods[_pod_uid(identity)]:
+            self._set_namespace_weight(namespace)
         groups = self._groups(identity)
         for directory in dict.fromkeys(groups.values()):
             directory.parent.mkdir(exist_ok=True)
@@ -182,7 +182,7 @@ class ControlGroups:
         self.resize_pod(identity, pod)
         self.resize(identity, resources)
         self._limit_pids(groups, "..")
-        return self._entrances(groups)
+        return self._join_files(groups)
 
     def _make_best_effort(self, identity: str, namespace: str) -> list[str]:
         shared = {controller: root / namespace / BEST_EFFORT for controller, root in self._roots.items()}
@@ -190,17 +190,17 @@ class ControlGroups:
             for directory in dict.fromkeys(shared.values()):
                 _create(directory)
             self._delegate(shared["memory"], {"pids"} & self._roots.keys())
-            self._weigh(shared["cpu"], 0.0)
-        self._ooms[identity] = self._kills(shared["memory"])
+            self._set_cpu_weight(shared["cpu"], 0.0)
+        self._ooms[identity] = self._count_oom_kills(shared["memory"])
         if "pids" in shared:
-            own = shared["pids"] / _pod(identity)
+            own = shared["pids"] / _pod_uid(identity)
             _create(own)
             shared = {name: own if self.version == 2 else group for name, group in shared.items()}
             shared["pids"] = own
             self._limit_pids(shared)
-        return self._entrances(shared)
+        return self._join_files(shared)
 
-    def _entrances(self, groups: dict[str, Path]) -> list[str]:
+    def _join_files(self, groups: dict[str, Path]) -> list[str]:
         """List the files by which a process with one thread enters groups.
 
         In version 1 this is ``tasks``: to move a whole process by ``cgroup.procs``, the kernel stops every
@@ -220,17 +220,17 @@ class ControlGroups:
             OSError: The kernel refuses them: version 1 does for less memory than is in use.
         """
         groups = self._groups(identity)
-        self._weigh(groups["cpu"], resources.cpu_request)
+        self._set_cpu_weight(groups["cpu"], resources.cpu_request)
         self._limit_cpu(groups["cpu"], resources.cpu_limit)
         self._limit_memory(groups["memory"], resources.memory_limit)
 
     def resize_pod(self, identity: str, resources: Resources) -> None:
         """Set the CPU weight of a container's pod, which has no limits of its own."""
         pod = self._groups(identity)["cpu"].parent
-        self._weigh(pod, resources.cpu_request)
-        if self._pods.get(_pod(identity), ("", 0.0))[1] != resources.cpu_request:
-            self._pods[_pod(identity)] = pod.parent.name, resources.cpu_request
-            self._weigh_namespace(pod.parent.name)
+        self._set_cpu_weight(pod, resources.cpu_request)
+        if self._pods.get(_pod_uid(identity), ("", 0.0))[1] != resources.cpu_request:
+            self._pods[_pod_uid(identity)] = pod.parent.name, resources.cpu_request
+            self._set_namespace_weight(pod.parent.name)
 
     def _delegate(self, group: Path, controllers: Iterable[str]) -> None:
         """Enable controllers for the children of a group, which only version 2 requires."""
@@ -283,12 +283,12 @@ class ControlGroups:
 
     def ran_out_of_memory(self, identity: str) -> bool:
         """Check whether the OOM killer has ended a process of the container."""
-        shared = self._roots["memory"] / self._namespace(_pod(identity)) / BEST_EFFORT
-        if identity in self._ooms and self._kills(shared) > self._ooms[identity]:
+        shared = self._roots["memory"] / self._namespace(_pod_uid(identity)) / BEST_EFFORT
+        if identity in self._ooms and self._count_oom_kills(shared) > self._ooms[identity]:
             return True
-        return self._kills(self._groups(identity)["memory"]) > 0
+        return self._count_oom_kills(self._groups(identity)["memory"]) > 0
 
-    def _kills(self, group: Path) -> int:
+    def _count_oom_kills(self, group: Path) -> int:
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         try:
             return _fields(group / name).get("oom_kill", 0)
@@ -297,25 +297,25 @@ class ControlGroups:
 
     def remove(self, identity: str) -> None:
         """Remove a container's group; ``sweep`` removes it later if its last process is still exiting."""
-        self._running.discard(identity)
+        self._containers.discard(identity)
         self._ooms.pop(identity, None)
-        self._late.add(identity)
+        self._not_removed.add(identity)
         self.sweep()
 
     def sweep(self) -> None:
         """Retry removals that were too early. A pod's group is removed with its last container."""
-        pods = {_pod(identity) for identity in self._running}
-        for identity in list(self._late):
+        pods = {_pod_uid(identity) for identity in self._containers}
+        for identity in list(self._not_removed):
             groups = list(dict.fromkeys(self._groups(identity).values()))
-            ended = _pod(identity) not in pods
+            ended = _pod_uid(identity) not in pods
             if ended:
-                namespace = self._namespace(_pod(identity))
+                namespace = self._namespace(_pod_uid(identity))
                 groups += [group.parent for group in groups]
-                groups += [root / namespace / BEST_EFFORT / _pod(identity) for root in self.directories]
-            if sum(map(_gone, groups)) == len(groups):
-                self._late.discard(identity)
-                if ended and self._pods.pop(_pod(identity), ("", 0.0))[1]:
-                    self._weigh_namespace(namespace)
+                groups += [root / namespace / BEST_EFFORT / _pod_uid(identity) for root in self.directories]
+            if sum(map(_remove_group, groups)) == len(groups):
+                self._not_removed.discard(identity)
+                if ended and self._pods.pop(_pod_uid(identity), ("", 0.0))[1]:
+                    self._set_namespace_weight(namespace)
 
     def sweep_namespaces(self) -> None:
         """Remove the groups of namespaces without pods."""
@@ -324,18 +324,18 @@ class ControlGroups:
         for root in self.directories:
             for group in root.iterdir():
                 if group.is_dir() and group.name not in used:
-                    _gone(group / BEST_EFFORT)
-                    _gone(group)
+                    _remove_group(group / BEST_EFFORT)
+                    _remove_group(group)
 
     def keep_only(self, identities: set[str]) -> None:
         """Remove the groups of all other containers, and restore the records of these containers' pods."""
-        self._running = set(identities)
-        names = {*identities, *map(_pod, identities)}
+        self._containers = set(identities)
+        names = {*identities, *map(_pod_uid, identities)}
         for root in self.directories:
-            for group in _below_first(root):
+            for group in _children_first(root):
                 if group.name not in names:
-                    _gone(group)
-        for uid in set(map(_pod, identities)):
+                    _remove_group(group)
+        for uid in set(map(_pod_uid, identities)):
             namespace = self._namespace(uid)
             self._pods[uid] = namespace, self._requested(self._roots["cpu"] / namespace / uid)
 
@@ -350,8 +350,8 @@ class ControlGroups:
         return ""
 
     def _groups(self, identity: str) -> dict[str, Path]:
-        below = Path(self._namespace(_pod(identity)), _pod(identity), identity)
-        return {controller: root / below for controller, root in self._roots.items()}
+        relative = Path(self._namespace(_pod_uid(identity)), _pod_uid(identity), identity)
+        return {controller: root / relative for controller, root in self._roots.items()}
 
     def _requested(self, group: Path) -> float:
         """Read from a pod's CPU weight how many cores it requests."""
@@ -362,7 +362,7 @@ class ControlGroups:
             shares = MIN_SHARES + max(0, number(group / "cpu.weight") - 1) * span // 9999
         return shares / 1024 if shares > MIN_SHARES else 0.0
 
-    def _weigh(self, group: Path, cores: float) -> None:
+    def _set_cpu_weight(self, group: Path, cores: float) -> None:
         """Set a group's CPU weight from its request, as the kubelet does."""
         shares = min(MAX_SHARES, max(MIN_SHARES, int(cores * 1024)))
         if self.version == 2:
@@ -378,15 +378,15 @@ class ControlGroups:
             _write(group / "cpu.cfs_period_us", str(PERIOD_MICROSECONDS))
             _write(group / "cpu.cfs_quota_us", str(quota or -1))
 
-    def _limit_memory(self, group: Path, size: int | None, *, together: bool = True) -> None:
+    def _limit_memory(self, group: Path, size: int | None, *, oom_group: bool = True) -> None:
         """Limit memory, and swap with it, which Kubernetes' limits do not cover.
 
         Args:
-            together: The OOM killer kills all its processes (``memory.oom.group``).
+            oom_group: Let the OOM killer kill all processes of the group (``memory.oom.group``).
         """
         if self.version == 2:
             _write(group / "memory.max", str(size or "max"))
-            for name, value in (("memory.swap.max", "0"), ("memory.oom.group", str(int(together)))):
+            for name, value in (("memory.swap.max", "0"), ("memory.oom.group", str(int(oom_group)))):
                 with contextlib.suppress(OSError):
                     _write(group / name, value)
             return
@@ -411,23 +411,23 @@ def _remove(directories: list[Path]) -> None:
     deadline = time.monotonic() + REMOVAL_SECONDS
     for directory in directories:
         while directory.is_dir():
-            for inner in [*_below_first(directory), directory]:
-                _gone(inner)
+            for group in [*_children_first(directory), directory]:
+                _remove_group(group)
             if time.monotonic() > deadline:
                 break
             if directory.is_dir():  # the kernel takes a moment to remove the last process
                 time.sleep(REMOVAL_POLL_SECONDS)
 
 
-def _pod(identity: str) -> str:
+def _pod_uid(identity: str) -> str:
     """The uid of a container's pod."""
     return identity.split(".")[0]
 
 
-def _below_first(group: Path) -> list[Path]:
-    """List the groups in a group, inner ones before outer ones."""
-    inner = [Path(place) for place, _, _ in os.walk(group, topdown=False)]
-    return inner[:-1]
+def _children_first(group: Path) -> list[Path]:
+    """List the groups below a group, children before their parents."""
+    groups = [Path(directory) for directory, _, _ in os.walk(group, topdown=False)]
+    return groups[:-1]
 
 
 def _create(group: Path) -> None:
@@ -436,7 +436,7 @@ def _create(group: Path) -> None:
     group.chmod(0o755)
 
 
-def _gone(group: Path) -> bool:
+def _remove_group(group: Path) -> bool:
     """Remove a group; False when it is still in use."""
     try:
         group.rmdir()

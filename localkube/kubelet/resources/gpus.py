@@ -37,15 +37,24 @@ class GpuLoad:
     free: int
 
 
+def _import_pynvml() -> Any:
+    import pynvml
+
+    return pynvml
+
+
 class GpuMeter:
     """Samples the machine's GPUs on request.
 
     Args:
-        nvml: The module pynvml, or one like it.
+        load_nvml: Imports the module pynvml, when the first sample is requested.
     """
 
-    def __init__(self, nvml: Any = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nvml, self._clock = nvml, clock
+    def __init__(
+        self, load_nvml: Callable[[], Any] = _import_pynvml, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._load_nvml, self._clock = load_nvml, clock
+        self._nvml: Any = None
         self._sample: list[GpuLoad] = []
         self._due = 0.0
         self._handles: list[Any] | None = None
@@ -59,11 +68,7 @@ class GpuMeter:
 
     def _open(self) -> list[Any]:
         if self._handles is None:
-            if self._nvml is None:
-                import pynvml
-
-                self._nvml = pynvml
-            nvml = self._nvml
+            nvml = self._nvml = self._load_nvml()
             try:
                 nvml.nvmlInit()
                 count = nvml.nvmlDeviceGetCount()

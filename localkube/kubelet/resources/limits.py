@@ -156,7 +156,7 @@ class Limits:
         return self._groups.usage(identity) if self._groups is not None else None
 
     async def run(self) -> None:
-        """Watch memory and clean up groups, for ever."""
+        """Watch memory limits, and remove the groups of ended containers."""
         await asyncio.gather(self._memory.run(), self._sweep())
 
     async def _sweep(self) -> None:
@@ -236,7 +236,7 @@ def pod_resources(pod: Mapping[str, Any]) -> Resources:
     )
 
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ class OomWatcher:
                         check = self._check(identity, limit)
                         checks[identity] = tasks.create_task(check, context=limit.context)
                 checks = {identity: check for identity, check in checks.items() if not check.done()}
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(CHECK_SECONDS)
 
     async def _check(self, identity: str, limit: MemoryLimit) -> None:
         if await MEASURES.call(limit.is_exceeded) and identity in self._limits:

@@ -17,7 +17,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 async def release_memory(*, resident: Callable[[], int] | None = None) -> None:
-    """Collect garbage and trim the heap whenever the process has grown since its start, for ever."""
+    """Collect garbage and trim the heap whenever the process has grown since its start."""
     resident = resident or resident_bytes
     at_start = resident()
     gc.freeze()  # loaded modules are permanent

@@ -5,14 +5,13 @@ By the kubelet's formula. The cluster's own processes have the lowest scores (``
 Source: pkg/kubelet/qos/policy.go and pkg/apis/core/v1/helper/qos of Kubernetes 1.37
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.resources.allocation import of_container, sum_of_containers
 from localkube.kubelet.status.restart_policy import is_sidecar
 
-Object = Mapping[str, Any]
 GUARANTEED, BURSTABLE, BEST_EFFORT = "Guaranteed", "Burstable", "BestEffort"
 LAST, FIRST = -997, 1000
 NODE_CRITICAL = "system-node-critical"

@@ -77,9 +77,9 @@ def overloads(
 
 def _stalls(pressure: Path) -> list[Overload]:
     items = []
-    for name, (kind, most) in STALLS.items():
+    for name, (kind, limit) in STALLS.items():
         share = _share(pressure / name, kind)
-        if share >= most:
+        if share >= limit:
             resource, message, fix = STALLED[name]
             items.append(Overload(resource, message.format(share=share), fix))
     return items

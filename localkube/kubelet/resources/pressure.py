@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.quantity import whole
 
-Object = Mapping[str, Any]
 # The node condition of each signal, and the resource that is reclaimed.
 SIGNALS = {
     "memory.available": ("MemoryPressure", "memory"),
@@ -148,7 +147,7 @@ class Pressure:
         self._last: dict[str, float] = {}
         self.conditions: frozenset[str] = frozenset()
 
-    def look(self) -> list[tuple[Threshold, Observation]]:
+    def measure(self) -> list[tuple[Threshold, Observation]]:
         """Measure the machine; return the thresholds that are met, memory's first."""
         observations, now = self._observe(), self._clock()
         observed = [

@@ -9,9 +9,9 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-co
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.status.restart_policy import is_sidecar, may_restart_all
 
-Object = Mapping[str, Any]
 # Present only while a resize of the pod's resources is pending or in progress.
 RESIZES = ("PodResizePending", "PodResizeInProgress")
 RESTARTING = "AllContainersRestarting"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.status import conditions
 from localkube.kubelet.status.container_state import (
     EPHEMERAL,
@@ -19,7 +20,6 @@ from localkube.kubelet.status.container_state import (
 )
 from localkube.kubelet.status.restart_policy import container_should_restart, is_sidecar, may_restart_all
 
-Object = Mapping[str, Any]
 TERMINAL = ("Succeeded", "Failed")
 EVICTED = ("Failed", "Evicted")
 DEADLINE_EXCEEDED = (

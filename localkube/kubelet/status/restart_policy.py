@@ -3,13 +3,11 @@
 Pure. Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.status.container_state import ContainerRecord, containers
 
-Object = Mapping[str, Any]
 RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
 FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 10.0, 300.0, 600.0
 FIRST_RETRY, LONGEST_RETRY = 2.0, 10.0

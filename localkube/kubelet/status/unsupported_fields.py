@@ -1,10 +1,10 @@
 """Fields of a pod that a local node does not support; a pod that sets one gets an Event."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-Object = Mapping[str, Any]
+from localkube.api_path import Object
 
 
 @dataclass(frozen=True)

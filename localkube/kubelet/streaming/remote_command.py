@@ -50,7 +50,7 @@ class RemoteCommand:
     """The client's side of a command."""
 
     def __init__(self, channels: Channels, options: StreamOptions) -> None:
-        self.wanted = options
+        self.options = options
         self.response = channels.socket
         self._channels = channels
 
@@ -77,7 +77,7 @@ class RemoteCommand:
     async def input(self) -> AsyncGenerator[bytes | tuple[int, int] | None]:
         """Yield the client's messages: input, None at its EOF, or a terminal size in columns and rows."""
         async for channel, data in self._channels.received():
-            if channel == STDIN and self.wanted.stdin and data:
+            if channel == STDIN and self.options.stdin and data:
                 yield data
             elif channel == CLOSE and data == bytes([STDIN]):
                 yield None

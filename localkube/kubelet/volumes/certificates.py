@@ -1,4 +1,4 @@
-"""What pods identify themselves and others with, in projected volumes: tokens, certificates, trust anchors.
+"""The credentials of pods in projected volumes: tokens, certificates, trust anchors.
 
 Keys are in memory only: the next kubelet requests certificates anew.
 
@@ -11,18 +11,16 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from localkube.api_client import Api, find
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.volumes.object_cache import Access, TokenManager
 from localkube.kubelet.work_pools import TEXTS
 
-Object = Mapping[str, Any]
 BUNDLES, REQUESTS = (
     "certificates.k8s.io/v1/clustertrustbundles",
     "certificates.k8s.io/v1/podcertificaterequests",

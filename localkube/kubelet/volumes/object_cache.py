@@ -13,10 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from localkube.api_client import Api, Informer, find
-from localkube.api_path import api_path
+from localkube.api_path import MutableObject, api_path
 from localkube.errors import ApiError
 
-Object = dict[str, Any]
 Pod = Mapping[str, Any]
 # A node's own client, by its name: a pod's objects are read with the credentials of its node.
 Access = Callable[[str], Api]
@@ -36,9 +35,9 @@ class ObjectCache:
     def __init__(self, access: Access, *, authorities: Informer | None = None, authority: str = "") -> None:
         self._access = access
         self._authorities, self._authority = authorities, authority
-        self._answers: dict[tuple[str, str], tuple[float, asyncio.Task[Object | None]]] = {}
+        self._answers: dict[tuple[str, str], tuple[float, asyncio.Task[MutableObject | None]]] = {}
 
-    async def configmap(self, pod: Pod, name: str) -> Object | None:
+    async def configmap(self, pod: Pod, name: str) -> MutableObject | None:
         """Get a ConfigMap of the pod's namespace; None if it does not exist."""
         namespace = pod["metadata"]["namespace"]
         if self._authorities and (known := self._authorities.store.get((namespace, name))):
@@ -47,12 +46,12 @@ class ObjectCache:
             return {"data": {"ca.crt": self._authority}}
         return await self._get(pod, api_path("v1/configmaps", namespace=namespace, name=name))
 
-    async def secret(self, pod: Pod, name: str) -> Object | None:
+    async def secret(self, pod: Pod, name: str) -> MutableObject | None:
         """Get a Secret of the pod's namespace; None if it does not exist."""
         path = api_path("v1/secrets", namespace=pod["metadata"]["namespace"], name=name)
         return await self._get(pod, path)
 
-    async def _get(self, pod: Pod, path: str) -> Object | None:
+    async def _get(self, pod: Pod, path: str) -> MutableObject | None:
         now, place = time.monotonic(), (pod["spec"].get("nodeName", ""), path)
         known = self._answers.get(place)
         if known is None or now - known[0] > FRESH_SECONDS:
@@ -64,7 +63,7 @@ class ObjectCache:
         # Shielded: the deletion of one pod must not cancel the request of the others.
         return await asyncio.shield(known[1])
 
-    async def _fetch(self, place: tuple[str, str]) -> Object | None:
+    async def _fetch(self, place: tuple[str, str]) -> MutableObject | None:
         item, (node, path) = None, place
         try:
             item = await find(self._access(node), path)

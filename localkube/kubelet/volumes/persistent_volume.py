@@ -6,13 +6,12 @@ The controller manager binds claims, ``provisioner.py`` creates their volumes.
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from localkube.api_client import Api, find
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.quantity import quantity, whole
 from localkube.kubelet.status.container_state import containers
@@ -21,7 +20,6 @@ from localkube.kubelet.work_pools import MEASURES
 from localkube.runtime.path_resolution import opened
 from localkube.runtime.trees import disk_blocks, walk
 
-Object = Mapping[str, Any]
 # Directories and the last blocks of files take more than is written to them.
 SLACK = 1 << 20
 

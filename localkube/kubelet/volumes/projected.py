@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.containers import downward_api
 from localkube.kubelet.containers.expansion import ConfigError
 
-Object = Mapping[str, Any]
 DEFAULT_MODE = 0o644
 MAX_FILES = 1 << 16
 

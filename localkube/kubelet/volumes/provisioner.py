@@ -10,12 +10,11 @@ Source: https://kubernetes.io/docs/concepts/storage/dynamic-provisioning/
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, Informer, object_key
-from localkube.api_path import api_path
+from localkube.api_path import Object, api_path
 from localkube.errors import ApiError
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.quantity import parse
@@ -24,13 +23,12 @@ from localkube.runtime.trees import removal
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
 PROVISIONER = "trainyard.local/directory"
 CLASS, CLAIM, VOLUME = "storage.k8s.io/v1/storageclasses", "v1/persistentvolumeclaims", "v1/persistentvolumes"
 CLASSES, CLAIMS, VOLUMES = api_path(CLASS), api_path(CLAIM), api_path(VOLUME)
 # Set by the controller manager once this provisioner should create the volume.
-ASKED_FOR = "volume.kubernetes.io/storage-provisioner"
-MADE_BY = "pv.kubernetes.io/provisioned-by"
+REQUESTED_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 LABEL = "trainyard/provisioner"
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 30.0)
 STANDARD = {
@@ -52,14 +50,14 @@ class ProvisioningError(Exception):
     """The claim requests a feature that a directory does not have."""
 
 
-def wants_volume(claim: Object) -> bool:
+def needs_volume(claim: Object) -> bool:
     """Check whether the controller manager waits for our volume for the claim."""
     if claim["metadata"].get("deletionTimestamp") or claim["spec"].get("volumeName"):
         return False
-    return (claim["metadata"].get("annotations") or {}).get(ASKED_FOR) == PROVISIONER
+    return (claim["metadata"].get("annotations") or {}).get(REQUESTED_PROVISIONER) == PROVISIONER
 
 
-def wants_more(claim: Object) -> bool:
+def needs_expansion(claim: Object) -> bool:
     """Check whether a bound claim requests more than its recorded capacity."""
     capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
     return capacity is not None and parse(_requested(claim)) > parse(capacity)
@@ -69,7 +67,7 @@ def is_ours(volume: Object) -> bool:
     """Check whether a volume was provisioned here and is deleted with its claim."""
     annotations = volume["metadata"].get("annotations") or {}
     wants_deletion = volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
-    return annotations.get(MADE_BY) == PROVISIONER and wants_deletion
+    return annotations.get(PROVISIONED_BY) == PROVISIONER and wants_deletion
 
 
 def volume_for(claim: Object, storage_class: Object, path: Path) -> dict[str, Any]:
@@ -88,7 +86,7 @@ def volume_for(claim: Object, storage_class: Object, path: Path) -> dict[str, An
         "kind": "PersistentVolume",
         "metadata": {
             "name": path.name,
-            "annotations": {MADE_BY: PROVISIONER},
+            "annotations": {PROVISIONED_BY: PROVISIONER},
             "labels": {LABEL: "directory"},
         },
         "spec": {
@@ -125,7 +123,7 @@ class Provisioner:
         self._volumes.subscribe(self._volume_changed)
 
     async def run(self) -> None:
-        """Create the StorageClass and serve claims, for ever."""
+        """Create the StorageClass, and provision, expand and reclaim volumes."""
         await self._create_class()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run())
@@ -148,7 +146,7 @@ class Provisioner:
         key = object_key(claim)
         if change == "DELETED":
             self._failures.pop(key, None)
-        elif wants_volume(claim) or wants_more(claim):
+        elif needs_volume(claim) or needs_expansion(claim):
             self._enqueue(key)
 
     def _volume_changed(self, change: str, volume: Object, before: Object | None) -> None:
@@ -182,12 +180,12 @@ class Provisioner:
         if claim is None:
             return
         try:
-            if wants_volume(claim):
+            if needs_volume(claim):
                 name = await self._provision(claim)
                 message = f"Successfully provisioned volume {name}"
                 self._events.record(claim, "ProvisioningSucceeded", message)
-            elif wants_more(claim):
-                await self._grow(claim)
+            elif needs_expansion(claim):
+                await self._expand(claim)
         except ProvisioningError as error:
             self._events.record(claim, "ProvisioningFailed", str(error), warning=True)
         except (ApiError, OSError) as error:
@@ -208,9 +206,9 @@ class Provisioner:
                 raise
         return path.name
 
-    async def _grow(self, claim: Object) -> None:
+    async def _expand(self, claim: Object) -> None:
         volume = self._volumes.store.get(("", claim["spec"]["volumeName"]))
-        if volume is None or (volume["metadata"].get("annotations") or {}).get(MADE_BY) != PROVISIONER:
+        if volume is None or (volume["metadata"].get("annotations") or {}).get(PROVISIONED_BY) != PROVISIONER:
             return
         capacity = {"storage": _requested(claim)}
         path = api_path(VOLUME, name=volume["metadata"]["name"])

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.errors import ApiError
 from localkube.kubelet.containers.expansion import ConfigError, subpath
 from localkube.kubelet.containers.pod_ids import PodIds
@@ -38,12 +39,11 @@ from localkube.runtime.container_spec import MountSpec
 from localkube.runtime.path_resolution import Identity, Resolution, opened
 from localkube.runtime.trees import removal, remove_tree
 
-Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
 PUBLIC = {"configMap", "downwardAPI", "clusterTrustBundle"}
 # Bytes of a pod's files above which they are written in a thread.
 LARGE = 1 << 18
-AT_ONCE = 4  # requests for one pod's objects
+BATCH = 4  # requests for one pod's objects
 FEW = 256  # files that are computed at once
 
 
@@ -147,7 +147,9 @@ class VolumeManager:
     async def _count(self, pod: Object, specs: Sequence[Object]) -> dict[str, projected.Files]:
         """Compute the files of volumes from the API, and reserve their space before any is written."""
         known = projected.PodPayload()
-        contents = await _few_at_once(self._guarded(spec, self._files(pod, spec, known)) for spec in specs)
+        contents = await _gather_in_batches(
+            self._guarded(spec, self._files(pod, spec, known)) for spec in specs
+        )
         files = {spec["name"]: content for spec, content in zip(specs, contents, strict=True)}
         sizes = {
             spec["name"]: (MEMORY if _is_secret(spec) else DISK, size_of(files[spec["name"]]))
@@ -325,7 +327,7 @@ class VolumeManager:
         projections: list[tuple[str, Object]] = [
             next(iter(entry.items()), ("unknown", {})) for entry in source.get("sources") or []
         ]
-        parts = await _few_at_once(
+        parts = await _gather_in_batches(
             self._source(pod, name, part, mode, known, place=(spec["name"], index))
             for index, (name, part) in enumerate(projections)
         )
@@ -437,10 +439,10 @@ def _subpaths(volume: MountedVolume, path: str, hidden: Set[Identity]) -> tuple[
     return (*volume.subpaths, path)
 
 
-async def _few_at_once(works: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Await a few at a time, because each has an object in memory; the first failure is raised."""
+async def _gather_in_batches(works: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Await a few at a time, because each holds an object in memory; raise the first failure."""
     waiting, results = iter(works), []
-    while batch := list(itertools.islice(waiting, AT_ONCE)):
+    while batch := list(itertools.islice(waiting, BATCH)):
         results += await asyncio.gather(*batch)
     return results
 

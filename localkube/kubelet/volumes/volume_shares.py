@@ -56,28 +56,33 @@ class VolumeShares:
         Raises:
             ConfigError: They do not fit; nothing has changed. A later attempt succeeds once pods have ended.
         """
-        kept = {key: held for key, held in self._held.items() if key[0] != uid or key[1] not in volumes}
+        retained = {key: entry for key, entry in self._held.items() if key[0] != uid or key[1] not in volumes}
         for medium in (MEMORY, DISK):
-            wanted = sum(size for kind, size in volumes.values() if kind == medium)
-            own = sum(size for space, kind, size in kept.values() if (space, kind) == (namespace, medium))
-            everyone = sum(size for _, kind, size in kept.values() if kind == medium)
-            free = self.room[medium] - self.of_namespace(medium) - everyone
-            if wanted and (own + wanted > self.of_namespace(medium) or wanted > free):
-                raise ConfigError(self._message(medium, namespace, wanted=wanted, own=own, everyone=everyone))
-        self._held = kept | {
+            requested = sum(size for kind, size in volumes.values() if kind == medium)
+            used = sum(
+                size for space, kind, size in retained.values() if (space, kind) == (namespace, medium)
+            )
+            total = sum(size for _, kind, size in retained.values() if kind == medium)
+            free = self.room[medium] - self.of_namespace(medium) - total
+            if requested and (used + requested > self.of_namespace(medium) or requested > free):
+                raise ConfigError(
+                    self._message(medium, namespace, requested=requested, used=used, total=total)
+                )
+        self._held = retained | {
             (uid, name): (namespace, medium, size) for name, (medium, size) in volumes.items()
         }
 
-    def _message(self, medium: str, namespace: str, *, wanted: int, own: int, everyone: int) -> str:
-        text = f"no space left on device: {WORDS[medium]} of this pod need {mebibytes(wanted)} of {medium}; "
-        if own + wanted > self.of_namespace(medium):
+    def _message(self, medium: str, namespace: str, *, requested: int, used: int, total: int) -> str:
+        text = f"no space left on device: {WORDS[medium]} of this pod "
+        text += f"need {mebibytes(requested)} of {medium}; "
+        if used + requested > self.of_namespace(medium):
             share = mebibytes(self.of_namespace(medium))
-            return f"{text}those of namespace {namespace} have {mebibytes(own)} and may have {share}"
-        return f"{text}those of all namespaces have {mebibytes(everyone)} of {mebibytes(self.room[medium])}"
+            return f"{text}those of namespace {namespace} have {mebibytes(used)} and may have {share}"
+        return f"{text}those of all namespaces have {mebibytes(total)} of {mebibytes(self.room[medium])}"
 
     def forget(self, uid: str) -> None:
         """Release a pod's space."""
-        self._held = {key: held for key, held in self._held.items() if key[0] != uid}
+        self._held = {key: entry for key, entry in self._held.items() if key[0] != uid}
 
     def of_pod(self, uid: str) -> int:
         return sum(size for key, (_, _, size) in self._held.items() if key[0] == uid)

@@ -39,13 +39,13 @@ def prepare(container: ForkPlan, state: interpreter.ForkserverState) -> Callable
     """
     if not is_torchrun(container):
         return lambda: None
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     if os.fork() == 0:
-        ours.close()
-        _run_zygote(theirs, parent, state)
-    theirs.close()
-    return lambda: _replace_popen(ours, container["executable"])
+        parent_end.close()
+        _run_zygote(child_end, parent, state)
+    child_end.close()
+    return lambda: _replace_popen(parent_end, container["executable"])
 
 
 def _run_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverState) -> None:

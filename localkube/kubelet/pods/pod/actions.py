@@ -1,4 +1,4 @@
-"""What follows from an event: values, which the pod's driver carries out."""
+"""The actions that follow from an event, as values; the pod's worker performs them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from localkube.kubelet.pods.pod.record import PodRecord
 
 @dataclass(frozen=True)
 class ReportStatus:
-    """Report the status soon; ``ended`` is the identity of a container whose exit is in it."""
+    """Report the status; ``ended`` is the identity of a container whose exit the report contains."""
 
     ended: str | None = None
 
@@ -25,7 +25,7 @@ class EmitEvent:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the pod, or one container."""
+    """Terminate the pod, or one container."""
 
     grace: float
     container: str = ""
@@ -41,7 +41,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Take so much of the node's resources; or wait for it, and evaluate the specification again."""
+    """Allocate resources of the node; or wait for them, and then evaluate the specification again."""
 
     requested: Mapping[str, int]
     is_deferred: bool = False

@@ -1,6 +1,6 @@
-"""The driver of one container: starts, attaches to, probes and ends its processes, and applies what happened.
+"""Runs one container: starts, probes and terminates its processes, or attaches to them, and applies events.
 
-What follows from that is decided in ``events.py``.
+``events.py`` decides what follows from an event.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from localkube.kubelet.pods.pod import events
 from localkube.kubelet.pods.pod.actions import EmitEvent
 from localkube.kubelet.pods.pod.driver import PodDriver
 from localkube.kubelet.pods.pod.record import Container, PodRecord
-from localkube.kubelet.pods.pod.resize import changed
+from localkube.kubelet.pods.pod.resize import differences
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
 from localkube.kubelet.status.container_state import EPHEMERAL, HOST_IMAGE, ContainerRecord, next_run
@@ -35,7 +35,7 @@ class ContainerWorker:
     """Runs one container as its specification says.
 
     Attributes:
-        process: Its process, until that one's end is recorded.
+        process: The container's process, until its end is recorded.
     """
 
     def __init__(self, pod: PodDriver, name: str) -> None:
@@ -49,18 +49,18 @@ class ContainerWorker:
     def container(self) -> Container:
         return self._pod.record.containers[self.name]
 
-    async def keep(self, *, started: bool = False) -> None:
-        """Run it until its restart policy ends it; ``started`` skips the first start."""
+    async def run(self, *, started: bool = False) -> None:
+        """Run the container until its restart policy ends it; ``started`` skips the first start."""
         pod = self._pod
         while True:
             if not started and not pod.record.stopping:
-                await self.begin()
+                await self.start()
             started = False
             if process := self.process:
                 if pod.record.stopping and self._ending is not process:
-                    # It was started while the others were asked to end.
+                    # It was started while the other containers were being terminated.
                     await pod.kill(process, signal.SIGKILL)
-                await self._end(process)
+                await self._await_exit(process)
             pod.apply(events.run_over, self.name)
             delay = self.container.delay
             if delay is None:
@@ -72,17 +72,17 @@ class ContainerWorker:
         return record.stopping or record.containers[self.name].is_due
 
     def has_started(self, record: PodRecord) -> bool:
-        """Check whether what comes after it may start, or not at all."""
+        """Check whether the next containers no longer wait for this one: it has started, or the pod ends."""
         state = record.containers[self.name].state
         return not record.is_active or (state is not None and state.started)
 
     def resize(self) -> bool:
-        """Give its run the resources of its specification; False when it is started again for that."""
+        """Give the running container the resources of its specification; False if that needs a restart."""
         container, process, pod = self.container, self.process, self._pod
         state, spec = container.state, container.spec
         if container.kind == EPHEMERAL or process is None or state is None or state.state != "running":
             return not container.resizing
-        differing = changed(state.resources or {}, spec.get("resources") or {})
+        differing = differences(state.resources or {}, spec.get("resources") or {})
         rules = spec.get("resizePolicy") or []
         restarts = {rule["resourceName"] for rule in rules if rule["restartPolicy"] == "RestartContainer"}
         if differing & restarts:
@@ -98,12 +98,12 @@ class ContainerWorker:
         return True
 
     async def stop(self, *, grace: float, message: str = "", after: list[Process] | None = None) -> None:
-        """End it within ``grace`` seconds; a second call can only shorten the first one's grace.
+        """Terminate the container within ``grace`` seconds; a second call can only shorten the time.
 
         Args:
-            grace: Seconds for hook and signal; without any it is killed.
-            message: Of the event, where there is more to say than that it is stopped.
-            after: Processes that it waits for.
+            grace: Seconds for hook and signal; with 0 the container is killed.
+            message: The message of the Event, by default that the container is stopped.
+            after: Processes that must end before the signal is sent.
         """
         process = self.process
         if process is None or not process.running:
@@ -126,16 +126,16 @@ class ContainerWorker:
         )
 
     def abandon(self) -> None:
-        """Stop its probes, and leave its process to the runtime."""
+        """Stop the probes, and leave the process to the runtime."""
         self._stop_probes()
         if self.process:
             self._pod.runtime.limits.ended(self.process.identity)
             self.process.close()
 
-    # Its start.
+    # The container's start.
 
-    async def begin(self) -> None:
-        """Start it once, with its postStart hook, unless it runs or has ended for good."""
+    async def start(self) -> None:
+        """Start the container once, with its postStart hook, unless it runs or has ended for good."""
         pod, spec, state, runtime = self._pod, self.container.spec, self.container.state, self._pod.runtime
         if self.process or (state and state.state != "waiting"):
             return
@@ -146,7 +146,7 @@ class ContainerWorker:
         if count:
             pod.in_background(runtime.files.remove_former_runs(uid, self.name, count))
         try:
-            start = ContainerStart(
+            container_start = ContainerStart(
                 runtime,
                 pod.record.pod,
                 spec,
@@ -156,7 +156,7 @@ class ContainerWorker:
                 restart=count,
                 target=self._target_identity(),
             )
-            request, image = await start.request()
+            request, image = await container_start.request()
             entry, descriptors = await runtime.client.call("run", id=identity, pod=uid, **vars(request))
         except (ConfigError, VolumeError) as error:
             permanent = isinstance(error, ConfigError) and error.permanent
@@ -178,7 +178,7 @@ class ContainerWorker:
             self._stop_signal = image.stop_signal
             state = _running(process, self.name, count, last, spec)
             state = replace(state, image_id=image.id, user=_user(request.spec.process.user))
-            self._runs(state, hook_done=hook_done)
+            self._mark_running(state, hook_done=hook_done)
 
     def _attach(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
         """Attach to a process that the runtime has started."""
@@ -196,7 +196,7 @@ class ContainerWorker:
         return process
 
     def reattach(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> None:
-        """Attach to a process of a previous kubelet, with that one's probe results."""
+        """Attach to a process of a previous kubelet, and keep that kubelet's probe results."""
         before = self.container.state
         process = self._attach(entry, descriptors, count=count)
         state = _running(process, self.name, count, before.last if before else None, self.container.spec)
@@ -211,10 +211,10 @@ class ContainerWorker:
                 user=before.user,
             )
         self._stop_signal = self._pod.runtime.images.stop_signal(state.image)
-        self._runs(state, hook_done=True)
+        self._mark_running(state, hook_done=True)
 
-    def _runs(self, state: ContainerRecord, *, hook_done: bool) -> None:
-        """Apply that it runs, and start its probes."""
+    def _mark_running(self, state: ContainerRecord, *, hook_done: bool) -> None:
+        """Record that the container runs, and start its probes."""
         self._pod.apply(events.running, self.name, state, hook_done=hook_done)
         known = self.container.state
         if hook_done and known and not self._pod.record.stopping:
@@ -222,7 +222,7 @@ class ContainerWorker:
             self._probes.start()
 
     async def _post_start(self, process: Process) -> bool:
-        """Run the postStart hook; False when it failed, and the container with it."""
+        """Run the postStart hook; if it fails, terminate the container and return False."""
         action = (self.container.spec.get("lifecycle") or {}).get("postStart")
         if not action:
             return True
@@ -232,12 +232,12 @@ class ContainerWorker:
         with contextlib.suppress(asyncio.CancelledError, HandlerError):
             hook.result()
         if not done and not self._pod.record.stopping:
-            # What the hook said may be a secret, so that it is not in the event.
+            # The hook's output may be a secret, so the Event does not contain it.
             self.event("FailedPostStartHook", "PostStartHook failed", warning=True)
             await self.stop(grace=self._pod.record.grace, message="FailedPostStartHook")
         return done
 
-    # Its probes, which call these.
+    # Methods for the probes.
 
     async def probe(self, spec: Mapping[str, Any]) -> ProbeResult:
         """Run the handler of a v1.Probe once."""
@@ -259,7 +259,7 @@ class ContainerWorker:
         if self._probes:
             self._probes.stop(*kinds)
 
-    # Its end.
+    # The container's end.
 
     async def _pre_stop(self) -> None:
         try:
@@ -269,8 +269,8 @@ class ContainerWorker:
         except HandlerError:
             self.event("FailedPreStopHook", "PreStopHook failed", warning=True)
 
-    async def _end(self, process: Process) -> None:
-        """Wait for the end of its run; status and next run do not wait until what it wrote is removed."""
+    async def _await_exit(self, process: Process) -> None:
+        """Wait until the run ends; its writable layer is removed in the background."""
         result = await process.wait()
         pod, runtime, state = self._pod, self._pod.runtime, self.container.state
         assert state is not None
@@ -286,12 +286,12 @@ class ContainerWorker:
 
     async def _clear(self, restart: int) -> None:
         await self._pod.runtime.files.remove_writable_layer(self._pod.record.uid, self.name, restart)
-        self._pod.apply(events.noted, clearing=self._pod.record.clearing - 1)
+        self._pod.apply(events.update_facts, clearing=self._pod.record.clearing - 1)
 
-    # Small things.
+    # Helpers.
 
     def _target_identity(self) -> str:
-        """Find the container that an ephemeral one was made to look into."""
+        """Find the process of the container that an ephemeral container targets; empty if none."""
         name = self.container.spec.get("targetContainerName") or ""
         target = self._pod.record.containers.get(name)
         if name and (target is None or not target.is_running):

@@ -1,4 +1,4 @@
-"""What the drivers of a pod and its containers share: one record, events that change it, and who waits."""
+"""What the workers of a pod and of its containers share: one record, its events, and waits for it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -21,8 +21,10 @@ Condition = Callable[[PodRecord], bool]
 class PodDriver(ABC):
     """Holds the record of a pod.
 
+    The base of `PodWorker`: it imports `ContainerWorker` and `StatusManager`, which cannot import it.
+
     Attributes:
-        record: What is known of it; replaced by ``apply`` alone.
+        record: The state of the pod, which only ``apply`` replaces.
     """
 
     def __init__(self, record: PodRecord, *, node: VirtualNode, runtime: ContainerRuntime) -> None:
@@ -36,7 +38,7 @@ class PodDriver(ABC):
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> None:
-        """Let an event of ``events.py`` change the record, and do what follows."""
+        """Change the record by an event of ``events.py``, and perform the resulting actions."""
         self.record, actions = event(self.record, *args, **kwargs)
         for holds, future in self._waiters:
             if not future.done() and holds(self.record):
@@ -46,18 +48,18 @@ class PodDriver(ABC):
 
     @abstractmethod
     def perform(self, action: Action) -> None:
-        """Do it, or begin to."""
+        """Perform an action, or start it in the background."""
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """Compute the PodStatus of this moment."""
+        """Compute the current PodStatus."""
 
     @abstractmethod
-    def answered(self, pod: Mapping[str, Any]) -> None:
-        """Take a newer object, from the watch or in the answer to a report."""
+    def apply_newer(self, pod: Mapping[str, Any]) -> None:
+        """Apply a newer object, from the watch or from the answer to a status report."""
 
     async def until(self, holds: Condition, *, seconds: float | None = None) -> None:
-        """Wait until something is true of the record, at most so many seconds."""
+        """Wait until a condition holds for the record, at most ``seconds``."""
         if holds(self.record):
             return
         waiter = holds, asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""How a pod's record changes: each event is a function of the record and gives the next one, and actions.
+"""The events in a pod's life: each is a function from its record to the next record and a list of actions.
 
 Pure: what is read of clocks, files and other programs comes with the event.
 
@@ -10,9 +10,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.pods.pod import resize
 from localkube.kubelet.pods.pod.actions import Action, Actuate, Change, Delete, EmitEvent, ReportStatus, Stop
-from localkube.kubelet.pods.pod.record import Container, Object, Outcome, PodRecord
+from localkube.kubelet.pods.pod.record import Container, Outcome, PodRecord
 from localkube.kubelet.status import container_state, restart_policy
 from localkube.kubelet.status.conditions import is_ready
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, ContainerExit, ContainerRecord
@@ -26,8 +27,8 @@ START_FAILED = 128
 # The pod's object.
 
 
-def first(pod: Object, *, now: float) -> PodRecord:
-    """The record of a pod that this kubelet sees for the first time."""
+def first_record(pod: Object, *, now: float) -> PodRecord:
+    """Create the record of a pod that this kubelet sees for the first time."""
     before, (allocated, resizes) = pod.get("status") or {}, resize.reported(pod)
     start, allocated_pod = before.get("startTime"), resize.allocated_pod(pod, allocated)
     return PodRecord(
@@ -43,14 +44,14 @@ def first(pod: Object, *, now: float) -> PodRecord:
 
 
 def observed(record: PodRecord, pod: Object) -> Change:
-    """The watch has a newer version of it."""
+    """Apply a newer object from the watch."""
     metadata, actions = pod["metadata"], list[Action]()
     grace, is_deleted = metadata.get("deletionGracePeriodSeconds", 30), metadata.get("deletionTimestamp")
     if is_deleted and not (grace or metadata.get("finalizers")):
         record = replace(record, is_gone=True)
     reported = (pod.get("status") or {}).get("observedGeneration")
     is_outdated = reported and reported != metadata.get("generation")
-    # The node controller says so of every pod of a node that was silent for a while.
+    # The node controller sets this on every pod of a node that was silent for a while.
     is_unready = pod["spec"].get("readinessGates") or not is_ready(pod)
     runs = any(container.process for container in record.containers.values())
     if not record.finished and (is_outdated or (runs and is_unready)):
@@ -62,7 +63,7 @@ def observed(record: PodRecord, pod: Object) -> Change:
 
 
 def specified(record: PodRecord, desired: Object, *, shortage: str | None) -> Change:
-    """It has a newer specification, or its node has room for the desired one.
+    """Apply a newer specification, or retry the allocation of the desired one.
 
     As in the kubelet, the back-off belongs to the definition: a new image is tried at once.
 
@@ -85,43 +86,45 @@ def specified(record: PodRecord, desired: Object, *, shortage: str | None) -> Ch
     return record, [*actions, Actuate()]
 
 
-# Its life.
+# The pod's life cycle.
 
 
 def rejected(record: PodRecord, reason: str, message: str) -> Change:
+    """Record that the node does not admit the pod."""
     outcome = ("Failed", reason, f"Pod was rejected: {message}")
     return replace(record, rejected=True, override=outcome), [EmitEvent(reason, message, warning=True)]
 
 
 def restored(record: PodRecord, address: str | None, states: Mapping[str, ContainerRecord]) -> Change:
-    """Another kubelet has run it, or its node returns."""
+    """Restore what an earlier kubelet has reported, or this one before the node was stopped."""
     known = {name: replace(entry, state=states.get(name)) for name, entry in record.containers.items()}
     return replace(record, address=address, containers=known), []
 
 
-def noted(record: PodRecord, /, **facts: Any) -> Change:
-    """Something is known from which nothing follows."""
+def update_facts(record: PodRecord, /, **facts: Any) -> Change:
+    """Record facts that require no action."""
     return replace(record, **facts), []
 
 
 def stopped(record: PodRecord, override: Outcome | None = None) -> Change:
-    """It is to end; the first reason counts."""
+    """Mark the pod for termination; the first override wins."""
     outcome = record.override if record.stopping or not override else override
     return replace(record, stopping=True, override=outcome), []
 
 
 def evicted(record: PodRecord, message: str) -> Change:
+    """Evict the pod, unless it is being terminated already."""
     if record.stopping:
         return record, []
     record, _ = stopped(record, (*EVICTED, message))
     return record, [EmitEvent("Evicted", message, warning=True), Stop(EVICTION_GRACE_SECONDS)]
 
 
-# All containers but ephemeral ones start again, as if they had never run.
+# RestartAllContainers: all containers but ephemeral ones start again, as if they had never run.
 
 
 def _restart_all(record: PodRecord) -> Change:
-    """They end, without grace."""
+    """Kill all containers except ephemeral ones, without a grace period."""
     names = [name for name, entry in record.containers.items() if entry.kind != EPHEMERAL]
     for name in names:
         record = record.with_container(name, is_due=True)
@@ -129,7 +132,7 @@ def _restart_all(record: PodRecord) -> Change:
 
 
 def removed(record: PodRecord) -> Change:
-    """They have ended."""
+    """Reset the ended containers so that they start again."""
     for name, entry in record.containers.items():
         if entry.state and entry.kind != EPHEMERAL:
             record = record.with_container(name, state=restart_policy.removed_to_restart(entry.state))
@@ -140,13 +143,18 @@ def removed(record: PodRecord) -> Change:
 
 
 def starting(record: PodRecord, name: str) -> Change:
+    """Record that the container is about to start."""
     return record.with_container(name, replaced=False, is_due=False), []
 
 
 def refused(
     record: PodRecord, name: str, reason: str, message: str, *, permanent: bool | None = None
 ) -> Change:
-    """It cannot be started yet; ``permanent`` is None where its configuration is not the reason."""
+    """Record that the container cannot be started yet.
+
+    Args:
+        permanent: Whether only another configuration can help; None if the configuration is not the reason.
+    """
     if permanent is not None:
         refusals = record.containers[name].refusals + 1
         record = record.with_container(name, refusals=refusals, permanent=permanent)
@@ -155,13 +163,13 @@ def refused(
     waiting = ContainerRecord(name, "waiting", reason=reason, message=message, restart_count=count, last=last)
     if reason == container_state.IMAGE_BACK_OFF and waiting == state:
         return _settled(record, name, waiting)
-    what = reason if reason in container_state.IMAGE_REASONS else message
-    error = _event(record, name, "Failed", f"Error: {what}")
+    text = reason if reason in container_state.IMAGE_REASONS else message
+    error = _event(record, name, "Failed", f"Error: {text}")
     return _settled(record, name, waiting, error, ReportStatus())
 
 
 def failed(record: PodRecord, name: str, identity: str, message: str, *, now: float) -> Change:
-    """Its command cannot be executed."""
+    """Record that the container's command cannot be executed."""
     count, last = container_state.next_run(record.containers[name].state)
     image, state = container_state.HOST_IMAGE, ContainerRecord(name, "terminated", "StartError", message)
     state = replace(state, started_at=now, finished_at=now, exit_code=START_FAILED)
@@ -170,13 +178,13 @@ def failed(record: PodRecord, name: str, identity: str, message: str, *, now: fl
 
 
 def attached(record: PodRecord, name: str, identity: str, *, exited: bool) -> Change:
-    """It has a process."""
+    """Record that the container has a process."""
     early = {other: entry for other, entry in record.early.items() if other != identity}
     return replace(record, early=early).with_container(name, process=identity, exited=exited), []
 
 
 def running(record: PodRecord, name: str, state: ContainerRecord, *, hook_done: bool) -> Change:
-    """It runs, and its postStart hook is done, or has failed and ended it."""
+    """Record that the container runs, and that its postStart hook has succeeded, or failed and ended it."""
     probes, spec = hook_done and not record.stopping, record.containers[name].spec
     if probes:
         started = state.started or not spec.get("startupProbe")
@@ -190,23 +198,24 @@ def running(record: PodRecord, name: str, state: ContainerRecord, *, hook_done: 
 def _settled(
     record: PodRecord, name: str, state: ContainerRecord, *actions: EmitEvent | ReportStatus
 ) -> Change:
-    """Set its state; the run before it is reported no longer."""
+    """Set the container's state; its previous run is no longer reported."""
     before = record.containers[name].reported
     record = record.with_container(name, state=state, reported=None)
     return record, [*actions, *([ReportStatus(ended=before.container_id)] if before else [])]
 
 
-# Its run.
+# A container's run.
 
 
 def probed(record: PodRecord, name: str, *, started: bool, ready: bool) -> Change:
+    """Record the results of the container's startup and readiness probes."""
     state = record.containers[name].state
     assert state is not None
     return record.with_container(name, state=replace(state, started=started, ready=ready)), [ReportStatus()]
 
 
 def unhealthy(record: PodRecord, name: str, kind: str) -> Change:
-    """Its liveness or startup probe has failed."""
+    """Stop the container: its liveness or startup probe has failed."""
     entry = record.containers[name]
     spec = entry.spec.get(f"{kind}Probe") or {}
     again = restart_policy.restarts_after_probe(record.pod, entry.spec)
@@ -217,7 +226,7 @@ def unhealthy(record: PodRecord, name: str, kind: str) -> Change:
 
 
 def resized(record: PodRecord, name: str) -> Change:
-    """It has the resources of its specification."""
+    """Record that the container has the resources of its specification."""
     entry = record.containers[name]
     assert entry.state is not None
     state = replace(entry.state, resources=entry.spec.get("resources") or {})
@@ -225,13 +234,13 @@ def resized(record: PodRecord, name: str) -> Change:
 
 
 def resize_restarts(record: PodRecord, name: str) -> Change:
-    """Its resizePolicy demands a start for them."""
+    """Restart the container, because its resizePolicy requires that for other resources."""
     record = record.with_container(name, resizing=True)
     return _replace_run(record, name, f"Container {name} resize requires restart")
 
 
 def _check_image(record: PodRecord, name: str) -> Change:
-    """Replace a run of another image than the specification's."""
+    """Replace the container's run if its image is not the specification's."""
     entry, state = record.containers[name], record.containers[name].state
     is_fixed = entry.kind == EPHEMERAL or (entry.kind == INIT and not is_sidecar(entry.spec))
     if is_fixed or not state or state.state != "running" or state.image == entry.spec["image"]:
@@ -246,11 +255,11 @@ def _replace_run(record: PodRecord, name: str, message: str) -> Change:
     return record.with_container(name, replaced=True), [Stop(record.grace, name, message)]
 
 
-# Its end.
+# A container's end.
 
 
 def exited(record: PodRecord, entry: dict[str, Any]) -> Change:
-    """The runtime reports the exit of a process."""
+    """Record the exit of a process, which the runtime has reported."""
     for name, container in record.containers.items():
         if container.process == entry["id"]:
             return record.with_container(name, exited=True), []
@@ -260,10 +269,10 @@ def exited(record: PodRecord, entry: dict[str, Any]) -> Change:
 def ended(
     record: PodRecord, name: str, result: ContainerExit, *, message: str, out_of_memory: bool
 ) -> Change:
-    """Its run is over; what it wrote is being removed."""
+    """Record that the container's run has ended; its writable layer is being removed."""
     entry = record.containers[name]
     assert entry.state is not None
-    # As from a kubelet, whose pod worker replaces a container before it reports again.
+    # As with a kubelet, whose pod worker replaces a container before it reports again.
     reported = entry.state if entry.replaced and record.is_active else entry.reported
     state = container_state.ended(entry.state, result, message=message, out_of_memory=out_of_memory)
     record = record.with_container(name, state=state, reported=reported, process="", exited=False)
@@ -272,7 +281,7 @@ def ended(
 
 
 def run_over(record: PodRecord, name: str) -> Change:
-    """Decide whether it starts again, and when."""
+    """Decide whether the container starts again, and when."""
     entry = record.containers[name]
     state, record = entry.state, record.with_container(name, delay=None)
     if state is None or not record.is_active:

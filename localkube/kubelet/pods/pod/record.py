@@ -1,32 +1,32 @@
-"""What is known of one pod: an immutable value.
+"""The state of one pod: an immutable value.
 
-How it changes is in ``events.py``; what waits, calls and runs is in the drivers.
+``events.py`` has its changes; the workers wait, call the runtime and run the containers.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.status.container_state import ContainerRecord
 
-Object = Mapping[str, Any]
 Outcome = tuple[str, str, str]  # phase, reason and message of a pod that does not end by itself
 
 
 @dataclass(frozen=True)
 class Container:
-    """What is known of one container.
+    """The state of one container.
 
     Attributes:
-        spec: With the resources that the node has allocated.
+        spec: Its specification, with the resources that the node has allocated.
         kind: The list of the PodSpec that it is in.
-        state: Of its latest run; None before the first.
-        reported: A run that was ended to start it again: reported as it was until the next one is known.
-        process: The identity of its process, until that one's end is recorded; ``exited`` comes earlier.
+        state: The state of its latest run; None before the first.
+        reported: A replaced run, which is reported as running until the next one has started.
+        process: The identity of its process, until the end is recorded; ``exited`` is set earlier.
         refusals: Starts that its configuration did not allow, which may be ``permanent``.
-        replaced: Its run was ended in order to start it again, whatever its restart policy says.
-        resizing: It is started again to get other resources, and does not run yet.
-        delay: Seconds until it starts again; None when it does not. ``is_due`` ends the wait.
+        replaced: Its run was ended to start it again, whatever its restart policy says.
+        resizing: It is restarted to get other resources, and does not run yet.
+        delay: Seconds until it starts again; None if it does not. ``is_due`` ends the wait.
     """
 
     spec: Object
@@ -50,20 +50,20 @@ class Container:
 
 @dataclass(frozen=True)
 class PodRecord:
-    """What is known of a pod.
+    """The state of a pod.
 
     Attributes:
         desired: The newest v1.Pod. ``pod`` is the same with the resources that the node has ``allocated``.
-        start_time: When a kubelet first saw it; ``is_new`` where that is this one.
-        volumes: The mounted ones; None before they and the sandbox are made.
-        early: Exits that overtook the answer to the request that started their process, by its identity.
+        start_time: When a kubelet first saw it; ``is_new`` if that is this one.
+        volumes: The mounted volumes; None before they and the sandbox are created.
+        early: Exits that came before the answer to the request that started the process, by its identity.
         clearing: How many ended containers' files are being removed.
-        restarting: Its containers end because all of them start again.
+        restarting: Its containers are killed because all of them restart.
         rejected: Its node does not admit it.
-        finished: All has ended, and its claims and devices are given back.
-        is_gone: The API forgets it, and takes no report any more.
-        deletion_grace: The grace period of its deletion, once there is one.
-        override: In place of the computed outcome.
+        finished: Its containers have ended, and its claims and devices are released.
+        is_gone: The API has deleted it, and accepts no report any more.
+        deletion_grace: The grace period of its deletion, once it is deleted.
+        override: Replaces the computed outcome.
         resizes: The conditions of its resize, by type.
         devices: The statuses of its devices, which are released before its last report.
     """
@@ -101,7 +101,7 @@ class PodRecord:
 
     @property
     def deadline(self) -> float | None:
-        """When it has been active for too long, in seconds since the epoch."""
+        """The end of its ``activeDeadlineSeconds``, in seconds since the epoch; None if it has none."""
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
         return None if seconds is None else self.start_time + seconds
 
@@ -111,12 +111,12 @@ class PodRecord:
 
     @property
     def is_quiet(self) -> bool:
-        """No container runs, and what those wrote that did is gone."""
+        """Whether no container runs, and the files of ended ones have been removed."""
         return not self.clearing and not any(container.process for container in self.containers.values())
 
     @property
     def has_sandbox(self) -> bool:
-        """Its namespaces exist: they come before its containers, and go when all have ended."""
+        """Whether its namespaces exist: from before its containers start until all have ended."""
         return self.address is not None and not self.finished
 
     @property

@@ -1,7 +1,7 @@
 """In-place resize of a pod's containers: the node allocates what fits, then the running containers get it.
 
-What a container was allocated and what it has is in its status, so that the next kubelet goes on from there.
-Pods and containers keep to what is allocated, whatever their specification wants meanwhile. Pure.
+A container's allocated and actual resources are in its status, from which the next kubelet continues. Pods
+and containers keep their allocation until the node has room for what their specification requests. Pure.
 
 Source: https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from localkube.api_path import Object
 from localkube.kubelet.pods.pod.actions import Action, Allocate, Change, EmitEvent, ReportStatus
 from localkube.kubelet.pods.pod.record import PodRecord
 from localkube.kubelet.quantity import parse
@@ -19,20 +20,19 @@ from localkube.kubelet.status.conditions import RESIZES
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, STATUSES, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
 
-Object = Mapping[str, Any]
 PENDING, IN_PROGRESS = RESIZES
 ERROR = "Error"
 
 
 def reported(pod: Object) -> tuple[dict[str, Object], dict[str, Object]]:
-    """What a former kubelet has reported: the containers' resources, and conditions by type."""
+    """Read what an earlier kubelet has reported: the containers' resources, and the conditions by type."""
     before = (pod.get("status") or {}).get("conditions") or []
     conditions = {condition["type"]: condition for condition in before if condition["type"] in RESIZES}
     return _desired(pod) | dict(_reported(pod)), conditions
 
 
 def allocated_pod(desired: Object, allocated: Mapping[str, Object]) -> Object:
-    """The desired pod, with the resources that its containers were allocated."""
+    """Build the desired pod with the allocated resources of its containers."""
     names = set(_differing(desired, allocated))
     if not names:
         return desired
@@ -68,7 +68,7 @@ def evaluate(record: PodRecord, shortage: str | None) -> Change:
 
 
 def failed(record: PodRecord, message: str) -> Change:
-    """A container cannot have less than it uses; it is tried again."""
+    """Record that a container uses more than its new limit; the resize is retried."""
     condition = record.resizes[IN_PROGRESS]
     generation, actions = condition.get("observedGeneration"), list[Action]()
     if condition.get("reason") != ERROR:
@@ -78,7 +78,7 @@ def failed(record: PodRecord, message: str) -> Change:
 
 
 def tried(record: PodRecord, *, done: bool) -> Change:
-    """The containers have what they were allocated, or one is started again for it."""
+    """Record that the containers have their allocated resources, or that one restarts to get them."""
     if not done:
         return record, [ReportStatus()]
     generation = record.resizes[IN_PROGRESS].get("observedGeneration")
@@ -103,8 +103,8 @@ def _desired(pod: Object) -> dict[str, Object]:
 
 
 def _differing(desired: Object, allocated: Mapping[str, Object]) -> list[str]:
-    """List the containers that want other resources than they were allocated."""
-    return [name for name, resources in _desired(desired).items() if changed(allocated[name], resources)]
+    """List the containers whose requested resources differ from the allocated ones."""
+    return [name for name, resources in _desired(desired).items() if differences(allocated[name], resources)]
 
 
 def _condition(kind: str, reason: str, message: str, generation: int | None) -> dict[str, Any]:
@@ -123,18 +123,18 @@ def _resizable(pod: Object) -> Iterator[tuple[str, Object]]:
 
 
 def _reported(pod: Object) -> Iterator[tuple[str, Object]]:
-    """Yield the resources that a former kubelet has reported of each container."""
+    """Yield the resources of each container that an earlier kubelet has reported."""
     for field in STATUSES.values():
         for status in (pod.get("status") or {}).get(field) or []:
             if status.get("resources") is not None:
                 yield status["name"], status["resources"]
 
 
-def changed(before: Object, after: Object) -> set[str]:
-    """List the resources of which two sets of requests and limits differ.
+def differences(before: Object, after: Object) -> set[str]:
+    """List the resources whose requests or limits differ.
 
     Example:
-        >>> changed({"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "2", "memory": "1Gi"}})
+        >>> differences({"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "2", "memory": "1Gi"}})
         {'cpu'}
     """
     old, new = _values(before), _values(after)

@@ -1,4 +1,4 @@
-"""Report a pod's status to the API: soon, batched, and retried.
+"""Report a pod's status to the API, with batching and retries.
 
 A container's exit is acknowledged to the runtime only after the API has it, so that none is lost with the
 kubelet.
@@ -21,7 +21,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
 
 
 class StatusManager:
-    """Reports the status of one pod; ``turns`` limits how many pods do at the same time."""
+    """Reports the status of one pod; ``turns`` limits how many pods report at the same time."""
 
     def __init__(self, pod: PodDriver, *, turns: asyncio.Semaphore) -> None:
         self._pod, self._turns = pod, turns
@@ -29,8 +29,8 @@ class StatusManager:
         self._dirty = False
         self._task: asyncio.Task[None] | None = None
 
-    def soon(self, *, ended: str | None = None) -> None:
-        """Report the status, with all changes until it is sent; ``ended`` names an exited container."""
+    def schedule(self, *, ended: str | None = None) -> None:
+        """Schedule a report, with all changes until it is sent; ``ended`` names an exited container."""
         if self._pod.record.is_gone:
             return
         if ended:
@@ -39,7 +39,7 @@ class StatusManager:
         if self._task is None or self._task.done():
             self._task = start_task(self._run(), name=f"status {self._pod.path}")
 
-    async def sent(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Wait until nothing is left to report."""
         if self._task:
             await asyncio.wait([self._task])
@@ -73,9 +73,9 @@ class StatusManager:
                 del patch["metadata"]  # its mirror has another uid
             if patch:
                 answer = await self._pod.node.api.patch(self._pod.path + "/status", patch)
-                # Somebody may have changed it since, and the watch have said so before this answer came.
+                # Another change may have come through the watch before this answer.
                 if _version(answer) >= _version(self._pod.record.pod):
-                    self._pod.answered(answer)
+                    self._pod.apply_newer(answer)
         for identity in ended:
             await self._pod.runtime.client.call("delete", id=identity)
             self._ended.remove(identity)

@@ -1,7 +1,7 @@
-"""The driver of one pod: sandbox, volumes, containers in their order, end, deletion.
+"""Runs one pod: sandbox, volumes, containers in order, termination, deletion.
 
-One task per pod. Containers survive this process, because they are the runtime's; the API has the rest.
-What is known of it is in its record, and how that changes in ``events.py``.
+One task per pod. Containers survive the kubelet, because they belong to the runtime; the API has the rest.
+The pod's state is in its record, which only the events of ``events.py`` change.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class PodWorker(PodDriver):
     """Runs one pod as its specification says, and reports its status.
 
     Args:
-        starting: The pods that start, of which it is one at first.
+        starting: Counts the pods that are starting.
         turns: Limits how many pods report at the same time.
     """
 
@@ -85,13 +85,13 @@ class PodWorker(PodDriver):
         starting: StartingPods,
         turns: asyncio.Semaphore,
     ) -> None:
-        super().__init__(events.first(pod, now=time.time()), node=node, runtime=runtime)
+        super().__init__(events.first_record(pod, now=time.time()), node=node, runtime=runtime)
         self.uid, self.pool = self.record.uid, node.pool
         self._sandboxes, self._volume_manager = sandboxes, volumes
         self._pressure, self._starting = pressure, starting
         self.containers = {name: ContainerWorker(self, name) for name in self.record.containers}
         # Containers that do not keep the pod alive: sidecars and ephemeral ones. None before it is prepared.
-        self._beside: list[asyncio.Task[None]] | None = None
+        self._auxiliary: list[asyncio.Task[None]] | None = None
         self._reports = StatusManager(self, turns=turns)
         self._task: asyncio.Task[None] | None = None
         self._resize: asyncio.Task[None] | None = None
@@ -102,14 +102,14 @@ class PodWorker(PodDriver):
 
     @property
     def processes(self) -> dict[str, Process]:
-        """Those of its containers, by name."""
+        """The processes of the pod's containers, by name."""
         processes = {name: container.process for name, container in self.containers.items()}
         return {name: process for name, process in processes.items() if process}
 
     def perform(self, action: Action) -> None:
         match action:
             case ReportStatus(identity):
-                self._reports.soon(ended=identity)
+                self._reports.schedule(ended=identity)
             case EmitEvent(reason, message, warning, about):
                 self.node.events.record(self.pod, reason, message, warning=warning, field=about)
             case Stop(grace, "", _):
@@ -131,21 +131,21 @@ class PodWorker(PodDriver):
     def start(self) -> None:
         if (self.record.desired.get("status") or {}).get("phase") not in TERMINAL:
             self.pool.allocations.allocate(self.uid, requests(self.pod))
-        self.pool.add(self.pod, report=self._reports.soon)
+        self.pool.add(self.pod, report=self._reports.schedule)
         if self.record.is_new:
             self._starting.begin(self.uid)
         with work_of(self.pod):
             self._task = start_task(self._run(), name=f"pod {self.path}")
 
-    def changed(self, pod: Mapping[str, Any]) -> None:
-        """Take a newer version of the pod's object."""
-        self.answered(pod)
+    def pod_updated(self, pod: Mapping[str, Any]) -> None:
+        """Handle a newer object of the pod from the watch."""
+        self.apply_newer(pod)
         self.apply(events.observed, pod)
 
     async def discard(self) -> None:
         """Remove everything: the object is gone from the API, and so is its claim to the node's resources."""
         self.pool.remove(self.uid)
-        self.apply(events.noted, is_gone=True)
+        self.apply(events.update_facts, is_gone=True)
         await self.stop(grace=0)
         if self._task:
             await asyncio.wait([self._task])
@@ -189,31 +189,31 @@ class PodWorker(PodDriver):
         if self._task:
             await asyncio.wait([self._task])
 
-    # Its life.
+    # The pod's lifecycle.
 
-    def answered(self, pod: Mapping[str, Any]) -> None:
+    def apply_newer(self, pod: Mapping[str, Any]) -> None:
         self._evaluate(with_status(self.record.desired, pod) if is_mirror(pod) else pod)
 
     def _evaluate(self, newer: Mapping[str, Any] | None = None) -> None:
-        """Take a newer specification, or evaluate the desired one again."""
+        """Evaluate a newer specification, or the desired one again."""
         pod = newer or self.record.desired
         shortage = self.pool.allocations.shortage(self.uid, requests(pod))
         self.apply(events.specified, pod, shortage=shortage)
         for name in self.record.containers.keys() - self.containers.keys():  # ephemeral ones
             self._report_unsupported({"spec": {MAIN: [self.record.containers[name].spec]}})
             worker = self.containers[name] = ContainerWorker(self, name)
-            if self._beside is not None:
-                self._beside.append(self.in_background(worker.keep()))
+            if self._auxiliary is not None:
+                self._auxiliary.append(self.in_background(worker.run()))
 
     def container_exited(self, entry: dict[str, Any]) -> None:
-        """Take the exit of one of this pod's containers."""
+        """Handle the exit of one of this pod's containers."""
         self.apply(events.exited, entry)
         for process in self.processes.values():
             if process.identity == entry["id"]:
                 process.set_exit(entry)
 
     async def _actuate(self) -> None:
-        """Give its containers what they were allocated, now or as soon as they allow it."""
+        """Resize the containers to their allocated resources, and retry where usage forbids it."""
         while resize.IN_PROGRESS in self.record.resizes and not self.record.stopping:
             try:
                 done = [container.resize() for container in list(self.containers.values())]
@@ -221,7 +221,7 @@ class PodWorker(PodDriver):
                 self.apply(resize.failed, str(error))
                 await self.pause(RESIZE_RETRY_SECONDS)
                 continue
-            # Otherwise one is started again, and calls for the rest when it runs.
+            # Otherwise a container is restarted, and the resize continues once it runs.
             self.apply(resize.tried, done=all(done))
             return
 
@@ -237,17 +237,17 @@ class PodWorker(PodDriver):
                 await self._sync_with_retry()
                 deadline.cancel()
             await self.pool.claims.unprepare(self.uid, self._event)
-            self.apply(events.noted, finished=True)
+            self.apply(events.update_facts, finished=True)
             self._starting.end(self.uid)
             await self._release()
-            self._reports.soon()
-            await self._reports.sent()
+            self._reports.schedule()
+            await self._reports.wait_until_sent()
             await self._volume_manager.release(self.pod)
         except RuntimeExited:
             log.info("pod %s: the runtime has ended", self.path)
 
     async def _refusal(self) -> tuple[str, str] | None:
-        """Explain why the node does not admit it, by reason and message; None when it does."""
+        """Explain why the node does not admit the pod, by reason and message; None if it does."""
         if pressure := self._pressure.refusal(self.pod):
             return EVICTED[1], pressure
         if self.pool.shutting_down:
@@ -274,7 +274,7 @@ class PodWorker(PodDriver):
         delay = RETRY_SECONDS
         while True:
             try:
-                await self._live()
+                await self._run_lifecycle()
                 return
             except RuntimeExited:
                 raise
@@ -283,76 +283,77 @@ class PodWorker(PodDriver):
                     raise RuntimeExited("the runtime has ended") from error
                 log.exception("pod %s", self.path)
                 self._event("FailedSync", f"error syncing pod, trying again: {error!r}", warning=True)
-                for task in self._beside or ():
+                for task in self._auxiliary or ():
                     task.cancel()
-                self._beside = None
+                self._auxiliary = None
                 await self.pause(delay)
                 delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     def _report_unsupported(self, pod: Mapping[str, Any]) -> None:
-        vain = (unsupported_fields_in_plain_mode if self.runtime.host.plain else unsupported_fields)(pod)
-        wants_processes = pod["spec"].get("hostPID") and not self.runtime.host.plain
-        if wants_processes and "pid" not in self.runtime.ids.shared_with_node(self.pod):
-            vain.append(f"hostPID is not supported: {OWN_PROCESSES}")
-        if vain:
-            self._event("UnsupportedFields", "; ".join(vain), warning=True)
+        plain = self.runtime.host.plain
+        unsupported = (unsupported_fields_in_plain_mode if plain else unsupported_fields)(pod)
+        host_pid = pod["spec"].get("hostPID") and not plain
+        if host_pid and "pid" not in self.runtime.ids.shared_with_node(self.pod):
+            unsupported.append(f"hostPID is not supported: {OWN_PROCESSES}")
+        if unsupported:
+            self._event("UnsupportedFields", "; ".join(unsupported), warning=True)
 
-    async def _live(self) -> None:
+    async def _run_lifecycle(self) -> None:
         if await self._prepare_with_retry():
-            self._beside = [self.in_background(worker.keep()) for worker in self._workers(EPHEMERAL)]
+            self._auxiliary = [self.in_background(worker.run()) for worker in self._workers(EPHEMERAL)]
             while True:
                 sidecars: list[asyncio.Task[None]] = []
                 if await self._initialise(sidecars):
                     for worker in self._workers(MAIN):
                         # One after the other, since a postStart hook holds up what comes after it.
                         if self.record.is_active:
-                            await worker.begin()
-                    self.in_background(self._started())
-                    await run_together(worker.keep(started=True) for worker in self._workers(MAIN))
+                            await worker.start()
+                    self.in_background(self._mark_started())
+                    await run_together(worker.run(started=True) for worker in self._workers(MAIN))
                 if self.record.stopping or not self.record.restarting:
                     break
                 await asyncio.gather(*sidecars)
                 self.apply(events.removed)
                 await self.pause(RESTART_SECONDS)
-                self.apply(events.noted, restarting=False)
-                self._reports.soon()
+                self.apply(events.update_facts, restarting=False)
+                self._reports.schedule()
         await self.stop(grace=self.record.grace)
-        await asyncio.gather(*self._beside or ())
-        # Those of a previous kubelet, where the pod was stopped before it could continue.
-        await run_together(self.containers[name].keep() for name in self.processes)
+        await asyncio.gather(*self._auxiliary or ())
+        # Containers of a previous kubelet, if the pod was stopped before its lifecycle continued.
+        await run_together(self.containers[name].run() for name in self.processes)
 
     def _workers(self, kind: str) -> list[ContainerWorker]:
         return [self.containers[name] for name, known in self.record.containers.items() if known.kind == kind]
 
-    async def _started(self) -> None:
-        await self._reports.sent()
+    async def _mark_started(self) -> None:
+        await self._reports.wait_until_sent()
         self._starting.end(self.uid)
 
     async def _initialise(self, sidecars: list[asyncio.Task[None]]) -> bool:
-        """Run init containers in order, sidecars beside them; False if the pod ends or all start again."""
+        """Run init containers in order, and start sidecars; False if the pod ends or all restart."""
         states = [worker.container.state for worker in self._workers(MAIN)]
         initialised = any(state and state.state != "waiting" for state in states)
         for worker in self._workers(INIT):
             if is_sidecar(worker.container.spec):
-                sidecars.append(self.in_background(worker.keep()))
-                assert self._beside is not None
-                self._beside.append(sidecars[-1])
+                sidecars.append(self.in_background(worker.run()))
+                assert self._auxiliary is not None
+                self._auxiliary.append(sidecars[-1])
                 if not initialised:
                     await self.until(worker.has_started)
                 continue
-            await worker.keep()
+            await worker.run()
             state = worker.container.state
             if not self.record.is_active or state is None or state.exit_code != 0:
                 return False
         return self.record.is_active
 
-    # Its sandbox and volumes.
+    # The pod's sandbox and volumes.
 
     async def _prepare(self) -> None:
-        """Make sandbox and volumes. Harmless to repeat."""
+        """Create the sandbox and the volumes; idempotent."""
         in_node, pool = self.pod["spec"].get("hostNetwork"), self.pool
         own = pool.settings.address if in_node else pool.address(self.uid, requested=self.record.address)
-        self.apply(events.noted, address=own)
+        self.apply(events.update_facts, address=own)
         if pool.directory.is_mounted_by(self.pod):
             pool.claims.open(self.node.api)
             await pool.devices.open()
@@ -361,10 +362,10 @@ class PodWorker(PodDriver):
         fresh = self.record.is_new
         sandbox = self._sandboxes.create(self.pod, node=self.node, address=own, fresh=fresh)
         _, volumes = await asyncio.gather(sandbox, self._volume_manager.prepare(self.pod))
-        self.apply(events.noted, volumes=volumes)
+        self.apply(events.update_facts, volumes=volumes)
 
     async def _prepare_with_retry(self) -> bool:
-        """Prepare it; False when the pod is stopped before. Failures become Events."""
+        """Create sandbox and volumes, reporting failures as Events; False if the pod is stopped before."""
         delay = RETRY_SECONDS
         while not self.record.stopping:
             try:
@@ -379,25 +380,25 @@ class PodWorker(PodDriver):
                 self._event("FailedCreatePodSandBox", str(error), warning=True)
             except ApiError as error:
                 self._event("FailedMount", str(error), warning=True)
-            self._reports.soon()
+            self._reports.schedule()
             await self.pause(delay)
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
         return False
 
     async def _release(self) -> None:
-        """Give back namespaces and address."""
+        """Remove the pod's namespaces, and release its address and resources."""
         if self.record.address:
             await self._sandboxes.remove(self.uid)
-        self._give_back()
+        self._release_resources()
         self.pool.release(self.uid)
 
-    def _give_back(self) -> None:
-        """Give back what the node allocated to it, before its end is reported and another pod bound."""
-        self.apply(events.noted, devices=self.record.devices or self._devices())
+    def _release_resources(self) -> None:
+        """Release the pod's devices and resources, before its end is reported and another pod is bound."""
+        self.apply(events.update_facts, devices=self.record.devices or self._devices())
         self.pool.devices.release(self.uid)
         self.pool.remove(self.uid)
 
-    # Its end.
+    # The pod's end.
 
     async def _watch_deadline(self) -> None:
         """End the pod at its ``activeDeadlineSeconds``, which an update may set or shorten."""
@@ -407,8 +408,8 @@ class PodWorker(PodDriver):
         await self.stop(grace=self.record.grace, override=DEADLINE_EXCEEDED)
 
     async def _keep_deadline(self, end: float | None) -> None:
-        left = None if end is None else end - time.time()
-        await self.until(lambda record: record.deadline != end, seconds=left)
+        seconds = None if end is None else end - time.time()
+        await self.until(lambda record: record.deadline != end, seconds=seconds)
 
     async def _delete(self, grace: float) -> None:
         """Stop, report the end, and let the API delete the pod."""
@@ -417,7 +418,7 @@ class PodWorker(PodDriver):
         if self._task:
             await asyncio.wait([self._task])
         if not grace:
-            return  # it was forced, or had ended already: the API forgets it by itself
+            return  # the deletion was forced, or the pod had ended: the API server removes it by itself
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         try:
             await self.node.api.delete(self.path, body)
@@ -425,7 +426,7 @@ class PodWorker(PodDriver):
             if error.status not in (404, 409):
                 log.warning("delete %s: %s", self.path, error)
 
-    # Its status.
+    # The pod's status.
 
     def status(self) -> dict[str, Any]:
         record = self.record
@@ -436,7 +437,7 @@ class PodWorker(PodDriver):
             record.pod,
             records=record.reported_states,
             resizes=[] if record.finished else list(record.resizes.values()),
-            # As from a kubelet, which mounts the volumes before it makes the sandbox.
+            # As with a kubelet, which mounts the volumes before it creates the sandbox.
             pod_ip=record.address if record.volumes is not None or has_run else None,
             host_ip=self.pool.settings.address,
             start_time=record.start_time,
@@ -447,7 +448,7 @@ class PodWorker(PodDriver):
             devices=record.devices or self._devices(),
         )
         if status["phase"] in TERMINAL:
-            self._give_back()
+            self._release_resources()
         return status
 
     def _devices(self) -> dict[str, list[dict[str, Any]]]:

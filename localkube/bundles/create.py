@@ -1,4 +1,4 @@
-"""Make a bundle: the control plane, the programs of images, data sets and wheels, in one tar file.
+"""Create a bundle: the control plane, the programs of images, data sets and wheels, in one tar file.
 
 Files come from this machine's cache; only wheels, and a control plane that is not cached yet, are fetched.
 The file gets its name when it is complete.
@@ -28,28 +28,30 @@ from localkube.runtime import preload
 REPORT_SECONDS = 4
 
 
-def create(
-    goal: Path,
+def create_bundle(
+    target: Path,
     *,
     with_wheels: bool,
     report: Report,
     images: Sequence[str] = (),
     constraints: Path = wheels.CONSTRAINTS,
 ) -> dict[str, Any]:
-    """Make a bundle; return the file, its size, and the folders in it.
+    """Create a bundle; return the file, its size, and the folders in it.
 
     Args:
-        goal: The file to write; an existing one is replaced.
+        target: The file to write; an existing one is replaced.
         with_wheels: Take the wheels of everything that ``constraints`` pins, about 3 GB with torch.
         images: Container images to include; those that are not in the store are pulled.
     """
     started = time.monotonic()
-    if goal.is_dir():
-        raise LocalClusterError("this is a folder", about=str(goal), fix=f"name a file: {goal}/trainyard.tar")
+    if target.is_dir():
+        raise LocalClusterError(
+            "this is a folder", about=str(target), fix=f"name a file: {target}/trainyard.tar"
+        )
     sources = dict(_from_cache(report))
-    partial = goal.with_name(f".{goal.name}.part")
+    partial = target.with_name(f".{target.name}.part")
     try:
-        goal.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".wheels-", dir=private_dir(cache_dir())) as folder:
             scratch = Path(folder)
             if with_wheels:
@@ -61,15 +63,20 @@ def create(
             report(f"Checksums of {len(sources)} files")
             manifest = BundleManifest.here([BundleFile.of(path, source) for path, source in sources.items()])
             _write(partial, manifest, list(sources.values()), report)
-        partial.replace(goal)
+        partial.replace(target)
     except OSError as error:
-        raise unwritable(goal, error) from error
+        raise unwritable(target, error) from error
     finally:
         partial.unlink(missing_ok=True)
-    size = goal.stat().st_size
-    report(f"{goal}: {size / 1e6:,.0f} MB in {duration(time.monotonic() - started)}")
+    size = target.stat().st_size
+    report(f"{target}: {size / 1e6:,.0f} MB in {duration(time.monotonic() - started)}")
     units = sorted({file.unit for file in manifest.files})
-    return {"file": str(goal), "bytes": size, "holds": units, "seconds": round(time.monotonic() - started, 1)}
+    return {
+        "file": str(target),
+        "bytes": size,
+        "holds": units,
+        "seconds": round(time.monotonic() - started, 1),
+    }
 
 
 def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
@@ -80,7 +87,7 @@ def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
         if recipe.ready:
             yield from _files(f"programs/{recipe.folder.name}", recipe.folder)
         else:
-            report(f"Without {recipe.name}: it is not in the cache; `{recipe.remedy}` obtains it")
+            report(f"Without {recipe.name}: it is not in the cache; `{recipe.command}` obtains it")
     if program := image_programs.busybox():
         yield "programs/busybox/busybox", Path(program)
     else:
@@ -93,12 +100,12 @@ def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
     yield from _files("datasets", cache_dir() / "datasets")
 
 
-def _save_images(references: Sequence[str], goal: Path, report: Report) -> None:
+def _save_images(references: Sequence[str], target: Path, report: Report) -> None:
     for reference in references:
         if store.find(reference) is None:
             image_store.pull(reference, report=report)
     report(f"Saving {len(references)} container images")
-    image_store.save(references, goal)
+    image_store.save(references, target)
 
 
 def _files(path: str, folder: Path) -> Iterator[tuple[str, Path]]:
@@ -107,9 +114,9 @@ def _files(path: str, folder: Path) -> Iterator[tuple[str, Path]]:
             yield f"{path}/{source.relative_to(folder)}", source
 
 
-def _write(goal: Path, manifest: BundleManifest, sources: Sequence[Path], report: Report) -> None:
+def _write(target: Path, manifest: BundleManifest, sources: Sequence[Path], report: Report) -> None:
     written, reported_at = 0, time.monotonic()
-    with goal.open("wb") as out:
+    with target.open("wb") as out:
         # Wheels are compressed already; without them a bundle shrinks to a third.
         with contextlib.ExitStack() as stack:
             archive: BinaryIO | gzip.GzipFile = out

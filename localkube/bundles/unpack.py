@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from localkube.bundles.manifest import AGAIN, IMAGES, NAME, BundleFile, BundleManifest, python_tag
 from localkube.controlplane import duration, image_store
-from localkube.controlplane.lock import Report, alone
+from localkube.controlplane.lock import Report, cache_lock
 from localkube.errors import LocalClusterError
 from localkube.paths import cache_dir, private_dir, unwritable, writing
 
@@ -25,11 +25,11 @@ REPORT_SECONDS = 4
 DAMAGES = (tarfile.TarError, EOFError, zlib.error, OverflowError)
 
 
-def use(bundle: Path, *, report: Report) -> dict[str, Any]:
+def use_bundle(bundle: Path, *, report: Report) -> dict[str, Any]:
     """Unpack ``bundle`` into the cache and return its contents."""
     started = time.monotonic()
     cache = private_dir(cache_dir())
-    with alone(report):
+    with cache_lock(report):
         for stale in cache.glob(".bundle-*"):
             shutil.rmtree(stale, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".bundle-", dir=cache) as scratch:
@@ -49,15 +49,15 @@ def use(bundle: Path, *, report: Report) -> dict[str, Any]:
     return {"cache": str(cache), "holds": units, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _unpack(bundle: Path, goal: Path, report: Report) -> BundleManifest:
+def _unpack(bundle: Path, target: Path, report: Report) -> BundleManifest:
     try:
         with bundle.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             first = tar.next()
             content = tar.extractfile(first) if first is not None and first.name == NAME else None
             manifest = BundleManifest.read(content.read() if content else b"", about=str(bundle))
             manifest.check(about=str(bundle))
-            _check_space(goal, manifest)
-            _write_files(tar, goal, manifest, bundle, report)
+            _check_space(target, manifest)
+            _write_files(tar, target, manifest, bundle, report)
             return manifest
     except DAMAGES as error:
         raise _damaged(bundle, str(error) or "it ends too early") from error
@@ -66,21 +66,21 @@ def _unpack(bundle: Path, goal: Path, report: Report) -> BundleManifest:
             "there is no such file", about=str(bundle), fix="give the path of a bundle"
         ) from error
     except OSError as error:
-        raise unwritable(goal, error) from error
+        raise unwritable(target, error) from error
 
 
-def _check_space(goal: Path, manifest: BundleManifest) -> None:
-    free = shutil.disk_usage(goal).free
+def _check_space(target: Path, manifest: BundleManifest) -> None:
+    free = shutil.disk_usage(target).free
     if free < manifest.size:
         raise LocalClusterError(
             f"only {free / 1e6:,.0f} MB are free, and the bundle needs {manifest.size / 1e6:,.0f}",
-            about=str(goal.parent),
+            about=str(target.parent),
             fix="free space there, or point XDG_CACHE_HOME at a larger disk",
         )
 
 
 def _write_files(
-    tar: tarfile.TarFile, goal: Path, manifest: BundleManifest, bundle: Path, report: Report
+    tar: tarfile.TarFile, target: Path, manifest: BundleManifest, bundle: Path, report: Report
 ) -> None:
     expected = {file.path: file for file in manifest.files}
     written, reported_at = 0, time.monotonic()
@@ -89,7 +89,7 @@ def _write_files(
         content = tar.extractfile(member) if member.isreg() else None
         if file is None or content is None:
             raise _damaged(bundle, f"{member.name} is not in its manifest")
-        _write_file(content, goal / file.path, file, bundle)
+        _write_file(content, target / file.path, file, bundle)
         written += file.size
         if time.monotonic() - reported_at > REPORT_SECONDS:
             reported_at = time.monotonic()
@@ -114,14 +114,14 @@ def _write_file(content: IO[bytes], path: Path, file: BundleFile, bundle: Path) 
 
 def _place(scratch: Path, cache: Path, unit: str) -> None:
     """Rename a folder into the cache; one that it replaces is removed afterwards."""
-    goal, old = cache / unit, scratch / "replaced" / unit
-    with writing(goal):
-        private_dir(goal.parent)
-        if goal.exists():
+    target, old = cache / unit, scratch / "replaced" / unit
+    with writing(target):
+        private_dir(target.parent)
+        if target.exists():
             old.parent.mkdir(parents=True, exist_ok=True)
-            goal.rename(old)
-        (scratch / unit).rename(goal)
+            target.rename(old)
+        (scratch / unit).rename(target)
 
 
-def _damaged(bundle: Path, why: str) -> LocalClusterError:
-    return LocalClusterError(f"the bundle is cut or damaged: {why}", about=str(bundle), fix=AGAIN)
+def _damaged(bundle: Path, reason: str) -> LocalClusterError:
+    return LocalClusterError(f"the bundle is cut or damaged: {reason}", about=str(bundle), fix=AGAIN)
