@@ -40,9 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         result = options.run(options)
         if result is not None:
-            _say({"result": result, "verbs": VERBS})
+            _print_json({"result": result, "verbs": VERBS})
     except LocalClusterError as error:
-        _say({"error": error.as_dict(), "verbs": VERBS})
+        _print_json({"error": error.as_dict(), "verbs": VERBS})
         return 1
     except KeyboardInterrupt:
         return 130
@@ -81,7 +81,7 @@ def _create_with(options: argparse.Namespace, supervisor: SupervisorProcess | No
 
     shape = {field.name: getattr(options, field.name) for field in fields(ClusterSpec)}
     shape |= {
-        "labels": dict(map(_pair, options.labels)),
+        "labels": dict(map(_parse_label, options.labels)),
         "memory": memory_bytes(options.memory) if options.memory else None,
         "container_log_max_size": memory_bytes(options.container_log_max_size),
     }
@@ -109,15 +109,15 @@ def _scale(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report(text: str) -> None:
-    _say({"progress": text})
+    _print_json({"progress": text})
 
 
 def _reporter() -> Callable[[str], None]:
     start = time.monotonic()
-    return lambda text: _say({"progress": text, "seconds": round(time.monotonic() - start, 1)})
+    return lambda text: _print_json({"progress": text, "seconds": round(time.monotonic() - start, 1)})
 
 
-def _end(options: argparse.Namespace) -> dict[str, Any]:
+def _stop_or_delete(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.cluster import removal
 
     end = {"stop": removal.stop, "delete": removal.delete}[options.verb]
@@ -201,7 +201,7 @@ def _stand_in(options: argparse.Namespace) -> str:
 def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.controlplane import programs
 
-    recipes = programs.here(options.name) if options.here else programs.obtain(options.name, report=_report)
+    recipes = programs.cached(options.name) if options.here else programs.obtain(options.name, report=_report)
     return [
         {"name": recipe.name, "version": recipe.version, "folder": str(recipe.folder)} for recipe in recipes
     ]
@@ -238,7 +238,7 @@ def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [discovery.status(name) for name in discovery.names()]
 
 
-def _pair(label: str) -> tuple[str, str]:
+def _parse_label(label: str) -> tuple[str, str]:
     key, equals, value = label.partition("=")
     if not equals:
         raise LocalClusterError("a label is KEY=VALUE", about=label, fix="write --label zone=a")
@@ -263,8 +263,8 @@ def _parser() -> argparse.ArgumentParser:
     for verb, run, summary in (
         ("status", _status, "show a cluster's state, shape and processes"),
         ("start", _start, "start a stopped cluster, or its stopped components"),
-        ("stop", _end, "end a cluster's processes; objects and volumes are kept"),
-        ("delete", _end, "delete a cluster: processes, network and files"),
+        ("stop", _stop_or_delete, "end a cluster's processes; objects and volumes are kept"),
+        ("delete", _stop_or_delete, "delete a cluster: processes, network and files"),
         ("kubeconfig", _kubeconfig, "print a cluster's kubeconfig"),
     ):
         named = verbs.add_parser(verb, help=summary)
@@ -394,7 +394,7 @@ def _add_progress_deadline(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _say(message: dict[str, Any]) -> None:
+def _print_json(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 

@@ -178,7 +178,7 @@ class NodeApi(Api):
 
     Args:
         turn: Waits until a request may start: one namespace must not use all connections.
-        options: Of ``Api``.
+        options: The arguments of ``Api``.
     """
 
     silent = False

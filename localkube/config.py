@@ -109,11 +109,11 @@ class ClusterSpec:
                 fix="use --token-webhook http://127.0.0.1:PORT/PATH",
             )
         _check_labels(self.labels)
-        for option, value, choices in (("images", self.images, IMAGE_MODES), ("mode", self.mode, MODES)):
-            if value not in choices:
+        for option, choice, choices in (("images", self.images, IMAGE_MODES), ("mode", self.mode, MODES)):
+            if choice not in choices:
                 raise LocalClusterError(
                     f"{option} must be one of {', '.join(choices)}",
-                    about=value,
+                    about=choice,
                     fix=f"use --{option} {' or '.join(choices)}, or leave it out",
                 )
 

@@ -124,7 +124,7 @@ def packaged_program(program: str, fingerprint: str, *, package: str = PACKAGE) 
 
     Args:
         program: Its file's name.
-        fingerprint: Of the sources that it must have been built from, so that tested versions run together.
+        fingerprint: The fingerprint of its sources, so that only tested versions run together.
         package: Its import name.
 
     Raises:

@@ -36,7 +36,7 @@ def use_bundle(bundle: Path, *, report: Report) -> dict[str, Any]:
             manifest = _unpack(bundle, Path(scratch), report)
             units = sorted({file.unit for file in manifest.files})
             for unit in units:
-                _place(Path(scratch), cache, unit)
+                _move_into_cache(Path(scratch), cache, unit)
     if IMAGES in units:
         # With the image program that was just unpacked.
         image_store.load(cache / IMAGES, report=report)
@@ -112,7 +112,7 @@ def _write_file(content: IO[bytes], path: Path, file: BundleFile, bundle: Path) 
     path.chmod(0o700 if file.executable else 0o600)
 
 
-def _place(scratch: Path, cache: Path, unit: str) -> None:
+def _move_into_cache(scratch: Path, cache: Path, unit: str) -> None:
     """Rename a folder into the cache; one that it replaces is removed afterwards."""
     target, old = cache / unit, scratch / "replaced" / unit
     with writing(target):

@@ -27,7 +27,7 @@ class CacheEntry:
 
     Attributes:
         what: Which kind of thing: ``controlplane``, ``programs``, ``cluster`` …
-        used: By whom; empty for what can go.
+        used: The cluster or version that uses it; empty if it can be removed.
     """
 
     what: str

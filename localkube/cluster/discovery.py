@@ -44,16 +44,16 @@ def end_processes(paths: ClusterPaths) -> None:
             about=paths.name,
             fix=f"look for 'localkube.supervisor {paths.root}' with ps, end it, and try again",
         )
-    if "supervisor" in processes and _runs(processes["supervisor"]):
+    if "supervisor" in processes and _is_running(processes["supervisor"]):
         os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
     for patience in (STOP_SECONDS, KILL_SECONDS):
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            if not any(map(_runs, processes.values())):
+            if not any(map(_is_running, processes.values())):
                 remove_recorded(paths.root)
                 return
             time.sleep(POLL_SECONDS)
-        for process in filter(_runs, processes.values()):
+        for process in filter(_is_running, processes.values()):
             os.kill(process["pid"], signal.SIGKILL)
     raise LocalClusterError(
         "its processes do not end",
@@ -62,7 +62,7 @@ def end_processes(paths: ClusterPaths) -> None:
     )
 
 
-def _why_stopped(paths: ClusterPaths, record: dict[str, Any]) -> str:
+def _stop_reason(paths: ClusterPaths, record: dict[str, Any]) -> str:
     if (paths.root / "stopped").exists():
         return "it was stopped, and keeps its objects and volumes"
     if record.get("boot") not in (None, boot_id()):
@@ -78,7 +78,7 @@ def boot_id() -> str:
         return ""
 
 
-def _runs(process: dict[str, int]) -> bool:
+def _is_running(process: dict[str, int]) -> bool:
     return start_time(process["pid"]) == process["start_time"]
 
 
@@ -123,7 +123,7 @@ def status(name: str) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
     if not alive(paths):
-        return answer | {"state": "stopped", "reason": _why_stopped(paths, record)}
+        return answer | {"state": "stopped", "reason": _stop_reason(paths, record)}
     if paths.asleep.exists():  # a connection would wake it
         return answer | {"reason": "asleep: nobody uses it, and whatever connects to it wakes it"}
     if problem := _api_problem(record["api_port"]):
@@ -158,7 +158,7 @@ def request(name: str, message: dict[str, Any]) -> Any:
             fix=f"`python -m localkube start {name}`",
         )
     # A client of the API beside it: while there is one, the cluster does not sleep.
-    with socket.create_connection(("127.0.0.1", now["api_port"])), _connected(paths) as sock:
+    with socket.create_connection(("127.0.0.1", now["api_port"])), _connect(paths) as sock:
         sock.sendall(json.dumps(message).encode() + b"\n")
         line = sock.makefile().readline()
     if not line:
@@ -169,7 +169,7 @@ def request(name: str, message: dict[str, Any]) -> Any:
     return answer["result"]
 
 
-def _connected(paths: ClusterPaths) -> socket.socket:
+def _connect(paths: ClusterPaths) -> socket.socket:
     """Connect to the kubelet, which may be restarting just now."""
     from localkube.runtime.client import short_name
 

@@ -24,7 +24,7 @@ from localkube.network.addresses import reserve_octet
 from localkube.paths import ClusterPaths, no_room, private_dir, read_json, unwritable
 from localkube.runtime import preload
 
-BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
+RESTORE_VERBS = {"stopped": "start", "isolated": "reconnect"}
 
 
 def create(
@@ -52,7 +52,7 @@ def create(
     with locked(paths, report) as report:
         now = status(name)
         if now["state"] == "running":
-            return _whole(paths, _same(now, spec))
+            return _restore_nodes(paths, _check_shape(now, spec))
         if now["state"] == "broken":
             raise _unusable(name, f"the cluster does not answer: {now['reason']}")
         with supervisor or SupervisorProcess(paths) as supervisor:
@@ -67,7 +67,7 @@ def start(
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
-        raise _absent(name)
+        raise _not_found(name)
     shape = read_record(paths).get("shape")
     if shape is None:
         raise _unusable(name, f"its shape is not known: {now['reason']}")
@@ -80,16 +80,16 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     now = status(name)
     shape = read_record(paths).get("shape")
     if shape is None:
-        raise _absent(name)
+        raise _not_found(name)
     spec = ClusterSpec(**shape | {"nodes": nodes})
     if now["state"] == "running" and shape["nodes"] == nodes:
-        return _whole(paths, now)
+        return _restore_nodes(paths, now)
     report("stopping it")
     stop(name)
     return create(name, spec=spec, report=report)
 
 
-def _absent(name: str) -> LocalClusterError:
+def _not_found(name: str) -> LocalClusterError:
     fix = f"`python -m localkube create {name}`"
     return LocalClusterError("there is no such cluster", about=name, fix=fix)
 
@@ -159,11 +159,11 @@ def _start(
 
 def _listener(paths: ClusterPaths, port: int) -> socket.socket:
     """Open the API's socket on the host: on the requested port, the former one, or a free one."""
-    had = read_record(paths).get("api_port", 0)
-    if port or not had:
+    former = read_record(paths).get("api_port", 0)
+    if port or not former:
         return host_socket(port)
     try:
-        return host_socket(had)
+        return host_socket(former)
     except LocalClusterError:
         return host_socket(0)
 
@@ -185,23 +185,23 @@ def host_socket(port: int) -> socket.socket:
     return listener
 
 
-def _same(now: dict[str, Any], spec: ClusterSpec) -> dict[str, Any]:
+def _check_shape(now: dict[str, Any], spec: ClusterSpec) -> dict[str, Any]:
     differing = [
         key for key, value in spec.as_dict().items() if now["shape"].get(key) != value and key != "port"
     ]
     if differing:
         name = now["name"]
-        had = ", ".join(f"{key}={now['shape'].get(key)!r}" for key in differing)
+        former = ", ".join(f"{key}={now['shape'].get(key)!r}" for key in differing)
         raise LocalClusterError(
-            f"a cluster of this name runs already, with {had}",
+            f"a cluster of this name runs already, with {former}",
             about=now["name"],
             fix=f"use that shape, choose another name, or delete it: `python -m localkube delete {name}`",
         )
     return now
 
 
-def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
+def _restore_nodes(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
     """Restart the nodes that were stopped, and reconnect isolated ones."""
     for node, state in read_json(paths.node_states).items():
-        request(paths.name, {"verb": BRING_BACK[state], "node": node})
+        request(paths.name, {"verb": RESTORE_VERBS[state], "node": node})
     return now

@@ -39,7 +39,7 @@ REPORT_SECONDS = 5.0
 NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "kubelet")
 NEVER_IDLE = ("etcd", "kube-apiserver", "kubelet")
-AT_WORK_SHARE = 0.1
+BUSY_SHARE = 0.1
 
 
 class Startup:
@@ -61,8 +61,8 @@ class Startup:
         self._api = http.client.HTTPSConnection("127.0.0.1", port, timeout=ANSWER_SECONDS, context=tls)
         self._supervisor, self._report = supervisor, report
         self._deadline, self._activity = ProgressDeadline(seconds, never_idle=NEVER_IDLE), Activity()
-        self._begun, self._ended = time.time(), threading.Event()
-        self._said, self._spent = time.monotonic(), dict[str, float]()
+        self._started_at, self._ended = time.time(), threading.Event()
+        self._reported_at, self._cpu_seconds = time.monotonic(), dict[str, float]()
         # What is waited for, in words, and of which part; and how far the start has come at its best: an API
         # server that ends again and again would answer anew each time.
         self._state, self._part, self._progress = "the API server does not answer", "kube-apiserver", 0
@@ -85,16 +85,18 @@ class Startup:
     def _is_ready(self) -> bool:
         if (nodes := self._get(api_path("v1/nodes"))) is None:
             return False
-        ready = sum(_is_ready_since(node, since=int(self._begun)) for node in json.loads(nodes)["items"])
-        self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", progress=1 + ready)
+        ready = sum(_is_ready_since(node, since=int(self._started_at)) for node in json.loads(nodes)["items"])
+        self._set_state(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", progress=1 + ready)
         if ready != self._nodes:
             return False
         # Pods are refused until the controller manager has made this one.
         missing = "the default service account is not there yet"
-        self._await(missing, of="kube-controller-manager", progress=2 + ready)
+        self._set_state(missing, of="kube-controller-manager", progress=2 + ready)
         if self._get(api_path("v1/serviceaccounts", namespace="default", name="default")) is None:
             return False
-        self._await("the API server does not report itself ready", of="kube-apiserver", progress=3 + ready)
+        self._set_state(
+            "the API server does not report itself ready", of="kube-apiserver", progress=3 + ready
+        )
         return self._get("/readyz") is not None
 
     def _get(self, path: str) -> bytes | None:
@@ -105,14 +107,14 @@ class Startup:
             body = answer.read()
         except (OSError, http.client.HTTPException):
             self._api.close()  # the next request opens it again
-            self._await("the API server does not answer", of="kube-apiserver")
+            self._set_state("the API server does not answer", of="kube-apiserver")
             return None
         if answer.status not in (200, 404):
             refused = f"the API server refuses: {body[:MAX_SHOWN].decode(errors='replace')}"
-            self._await(refused, of="kube-apiserver")
+            self._set_state(refused, of="kube-apiserver")
         return body if answer.status == 200 else None
 
-    def _await(self, state: str, *, of: str, progress: int = 0) -> None:
+    def _set_state(self, state: str, *, of: str, progress: int = 0) -> None:
         self._state, self._part, self._progress = state, of, max(progress, self._progress)
 
     def _check_progress(self) -> None:
@@ -124,14 +126,14 @@ class Startup:
         if stall:
             raise self._error(stall)
         for part, seconds in cpu_seconds.items():
-            self._spent[part] = self._spent.get(part, 0.0) + seconds
-        if (since := time.monotonic() - self._said) >= REPORT_SECONDS:
-            work = [part for part, spent in self._spent.items() if spent > AT_WORK_SHARE * since]
+            self._cpu_seconds[part] = self._cpu_seconds.get(part, 0.0) + seconds
+        if (since := time.monotonic() - self._reported_at) >= REPORT_SECONDS:
+            work = [part for part, seconds in self._cpu_seconds.items() if seconds > BUSY_SHARE * since]
             self._report(
-                f"{self._state}; {time.time() - self._begun:.0f} s, {machine_load()}, "
+                f"{self._state}; {time.time() - self._started_at:.0f} s, {machine_load()}, "
                 f"at work: {', '.join(work) or 'nothing'}"
             )
-            self._said, self._spent = time.monotonic(), {}
+            self._reported_at, self._cpu_seconds = time.monotonic(), {}
 
     def _pids(self) -> dict[str, list[int]]:
         """Find the processes of each component: those that write to its log."""
@@ -144,8 +146,8 @@ class Startup:
         return pids
 
     def _crashes(self) -> dict[str, CrashCount]:
-        noted = read_json(self._paths.crashes)
-        return {name: CrashCount(**noted[name]) for name in NEEDED if name in noted}
+        crashes = read_json(self._paths.crashes)
+        return {name: CrashCount(**crashes[name]) for name in NEEDED if name in crashes}
 
     def _error(self, stall: Stall) -> LocalClusterError:
         part = stall.part or self._part

@@ -66,26 +66,26 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
         )
     origins = [name for name in ORDER if forced in (None, "", name)]
     reasons: list[str] = []
-    chosen = _first([name for name in origins if name != "build"], report, reasons)
+    chosen = _try_origins([name for name in origins if name != "build"], report, reasons)
     if chosen is None and "build" in origins:
         with cache_lock(report) as publish:
             # Another process may have been obtaining it while this one waited.
-            chosen = _first(["build"] if forced else ["cache", "build"], publish, reasons)
+            chosen = _try_origins(["build"] if forced else ["cache", "build"], publish, reasons)
     if chosen is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
-    whole = chosen if chosen.has("images") else _with_tools(chosen, report)
-    if not whole.has("metrics-server"):
+    complete = chosen if chosen.has("images") else _with_tools(chosen, report)
+    if not complete.has("metrics-server"):
         report(
             "Control plane: these programs have no metrics-server, so `kubectl top` and autoscaling on CPU "
             f"are missing; {FORCE}=build makes one that has it"
         )
-    return whole
+    return complete
 
 
 def present() -> ControlPlaneBinaries:
     """Find the control plane that is on this machine already."""
     reasons: list[str] = []
-    chosen = _first([name for name in ORDER if name != "build"], no_progress, reasons)
+    chosen = _try_origins([name for name in ORDER if name != "build"], no_progress, reasons)
     if chosen is None:
         fix = "see `python -m localkube doctor`; in a clone: make setup"
         raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix=fix)
@@ -95,7 +95,7 @@ def present() -> ControlPlaneBinaries:
 def planned_version() -> dict[str, str]:
     """Describe the next cluster's programs: ``version`` and ``origin``, or how long their ``build`` takes."""
     forced = os.environ.get(FORCE)
-    chosen = _first(
+    chosen = _try_origins(
         [name for name in ORDER if name != "build" and forced in (None, "", name)], no_progress, []
     )
     if chosen is not None:
@@ -109,7 +109,7 @@ def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:
     if binaries.origin == "path":
         raise LocalClusterError(
             "the control plane is not Trainyard's own",
-            about=_place(binaries),
+            about=_directory(binaries),
             fix=f"try again with {FORCE}=build",
         )
     if binaries.origin == "package":
@@ -127,7 +127,7 @@ def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:
     return sorted({Path(command[0]).parent for command in binaries.programs.values()})
 
 
-def _first(names: list[str], report: Report, reasons: list[str]) -> ControlPlaneBinaries | None:
+def _try_origins(names: list[str], report: Report, reasons: list[str]) -> ControlPlaneBinaries | None:
     steps = {"path": _from_path, "package": _from_package, "cache": _from_cache, "build": _from_build}
     for name in names:
         try:
@@ -137,12 +137,12 @@ def _first(names: list[str], report: Report, reasons: list[str]) -> ControlPlane
                 reasons.append(f"{name}: {reason}")
                 report(f"Control plane: not from {name}: {reason}")
         else:
-            report(f"Control plane: Kubernetes {binaries.version} from {name}, {_place(binaries)}")
+            report(f"Control plane: Kubernetes {binaries.version} from {name}, {_directory(binaries)}")
             return binaries
     return None
 
 
-def _place(binaries: ControlPlaneBinaries) -> str:
+def _directory(binaries: ControlPlaneBinaries) -> str:
     return str(Path(binaries.programs["kube-apiserver"][0]).parent)
 
 

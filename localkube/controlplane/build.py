@@ -81,9 +81,9 @@ class GoModule:
         packages: About how many packages are compiled.
         seconds: How long that took on the machine of `build_time`, with nothing cached.
         free_bytes: How much disk it needs.
-        environment: Of the build, beside the user's own.
+        environment: Variables of the build, in addition to the user's own.
         overlay: Modules that are compiled without some of their files; see `overlay`.
-        verb: Of ``go``, with the options that make it write a program.
+        verb: The verb of ``go``, with the options that make it write a program.
     """
 
     sources: Path

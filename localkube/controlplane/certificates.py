@@ -114,7 +114,7 @@ def _authority(pki: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
 def _leaf(pki: Path, leaf: CertificateSpec, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey) -> None:
     expected = {_general_name(text) for text in leaf.server_names}
     existing = _load(pki / f"{leaf.file}.crt", pki / f"{leaf.file}.key")
-    if existing and _serves(existing[0], ca, expected):
+    if existing and _is_valid_for(existing[0], ca, expected):
         return
     key = ec.generate_private_key(ec.SECP256R1())
     attributes = [x509.NameAttribute(NameOID.COMMON_NAME, leaf.name)]
@@ -173,7 +173,9 @@ def _general_name(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
 
 
-def _serves(certificate: x509.Certificate, ca: x509.Certificate, expected: set[x509.GeneralName]) -> bool:
+def _is_valid_for(
+    certificate: x509.Certificate, ca: x509.Certificate, expected: set[x509.GeneralName]
+) -> bool:
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):

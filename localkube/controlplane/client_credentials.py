@@ -30,7 +30,7 @@ def write_kubeconfig(
 
     Args:
         path: The file to write; ``~/.kube/config`` is never touched.
-        embedded: With the certificates in it; otherwise it names their files, which clients of Kubernetes
+        embedded: Include the certificates; otherwise it names their files, which clients of Kubernetes
             read again when they change.
     """
     files = {

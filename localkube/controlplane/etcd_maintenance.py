@@ -34,7 +34,7 @@ async def maintain_etcd(path: str) -> None:
         await asyncio.sleep(PERIOD_SECONDS)
         try:
             async with EtcdMaintenance(path) as etcd:
-                await etcd.give_space_back()
+                await etcd.reclaim_space()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("etcd cannot be maintained: %s", error or type(error).__name__)
 
@@ -76,7 +76,7 @@ class EtcdMaintenance:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def give_space_back(self) -> None:
+    async def reclaim_space(self) -> None:
         """Defragment the database if that pays; end the alarm if there is space again."""
         status = await self.call("maintenance/status")
         alarmed = any(ALARM in error for error in status.get("errors", ()))

@@ -25,7 +25,7 @@ FLAGS = (*build.COMPILING, "-ldflags=-s -w")
 FREE_BYTES = 2 << 30
 
 
-def here(names: Iterable[str]) -> list[Recipe]:
+def cached(names: Iterable[str]) -> list[Recipe]:
     """The recipes among these whose programs are in the cache."""
     return [recipe for recipe in (RECIPES.get(name) for name in names) if recipe and recipe.ready]
 

@@ -50,7 +50,7 @@ class ProgressDeadline:
     Example:
         >>> deadline = ProgressDeadline(2, never_idle=["etcd"])
         >>> samples = [{"etcd": 1.0}, {"etcd": 0.0}, {"etcd": 0.0}]
-        >>> [deadline.check("starting", 1.0, wanted) is None for wanted in samples]
+        >>> [deadline.check("starting", 1.0, sample) is None for sample in samples]
         [True, True, False]
     """
 
@@ -59,7 +59,7 @@ class ProgressDeadline:
         self._never_idle = frozenset(never_idle)
         self._progress: object = None
         self._unchanged = self._quiet = 0.0
-        self._still: dict[str, float] = {}
+        self._idle_seconds: dict[str, float] = {}
         self._crashes: dict[str, int] = {}
 
     def check(
@@ -75,7 +75,7 @@ class ProgressDeadline:
             progress: A value that changes with each step of the start.
             interval: Seconds since the last sample.
             cpu_seconds: For each running component, the seconds of these in which it ran or waited to run.
-            crashes: Of the components that have ended.
+            crashes: The crashes of the components that have ended.
         """
         crashes = crashes or {}
         if progress != self._progress:
@@ -85,19 +85,19 @@ class ProgressDeadline:
         self._unchanged += seconds
         if sum(cpu_seconds.values()) < BUSY_SHARE * interval:
             self._quiet += seconds
-        self._still = {
-            part: 0.0 if cpu_seconds[part] else self._still.get(part, 0.0) + seconds
+        self._idle_seconds = {
+            part: 0.0 if cpu_seconds[part] else self._idle_seconds.get(part, 0.0) + seconds
             for part in self._never_idle & cpu_seconds.keys()
         }
-        return self._judge(crashes)
+        return self._find_stall(crashes)
 
-    def _judge(self, crashes: Mapping[str, CrashCount]) -> Stall | None:
+    def _find_stall(self, crashes: Mapping[str, CrashCount]) -> Stall | None:
         for part, crash in crashes.items():
             if crash.count - self._crashes.get(part, 0) >= MAX_CRASHES:
                 how = f"with status {crash.code}" if crash.code >= 0 else f"by signal {-crash.code}"
                 return Stall(f"{part} has ended at once {crash.count} times, the last time {how}", part)
-        idlest = max(self._still, key=self._still.__getitem__, default=None)
-        if idlest and self._still[idlest] >= self.seconds:
+        idlest = max(self._idle_seconds, key=self._idle_seconds.__getitem__, default=None)
+        if idlest and self._idle_seconds[idlest] >= self.seconds:
             return Stall(f"{idlest} is stalled: it has not run for {self.seconds:g} s", idlest)
         if self._quiet >= self.seconds:
             return Stall(f"nothing has changed, and no part had work, for {self.seconds:g} s")

@@ -25,7 +25,7 @@ class ApiClients:
     """All clients; an async context manager.
 
     Attributes:
-        nodes: By the nodes' names.
+        nodes: The nodes' own clients, by the nodes' names.
         informers: Watches the objects that all nodes need.
         provisioner: Creates volumes for claims.
         admin: Applies the cluster's own objects.

@@ -121,7 +121,7 @@ class Heartbeat:
         **options: Any,
     ) -> asyncio.Task[Result]:
         if (uid := _pod.get()) and isinstance(work, Coroutine):
-            work = _marked(work, _label(uid), self._set)
+            work = _with_label(work, _label(uid), self._set)
         return asyncio.Task(work, loop=loop, **options)
 
     def _set(self, label: bytes) -> None:
@@ -135,7 +135,9 @@ def _label(uid: str) -> bytes:
 NO_POD = _label("")
 
 
-async def _marked(work: Coroutine[Any, Any, Result], label: bytes, mark: Callable[[bytes], None]) -> Result:
+async def _with_label(
+    work: Coroutine[Any, Any, Result], label: bytes, mark: Callable[[bytes], None]
+) -> Result:
     """Run a coroutine, with its pod's uid in the shared memory during each of its steps."""
     return await _steps(work, label, mark)  # a task takes no generator, from Python 3.12 on
 
@@ -170,7 +172,7 @@ def stalls(root: Path) -> Mapping[str, int]:
     return {uid: count for uid, count in counts if isinstance(count, int)}
 
 
-def stalled(count: int) -> tuple[str, str, str] | None:
+def stall_outcome(count: int) -> tuple[str, str, str] | None:
     """Phase, reason and message of a pod that is not started again, because its tasks block all others."""
     if count < MAX_STALLS:
         return None

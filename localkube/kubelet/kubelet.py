@@ -54,7 +54,7 @@ from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.memory_release import release_memory
 from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
 from localkube.kubelet.resources.stats import StatsProvider, stats_routes
-from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
+from localkube.kubelet.volumes.host_path import HiddenDirectories, mount_paths
 from localkube.kubelet.volumes.object_cache import Access, ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.kubelet.volumes.volume_shares import VolumeShares
@@ -308,7 +308,7 @@ def _host_view(config: KubeletConfig) -> HostView:
         plain = PlainPods(_loopback(config.plain), Path(config.plain.preload))
     else:
         mounts = Path("/proc/self/mountinfo").read_text()
-        hide = sorted({place for directory in hide for place in everywhere(directory, mounts)})
+        hide = sorted({place for directory in hide for place in mount_paths(directory, mounts)})
     return HostView(config, HiddenDirectories(hide), plain)
 
 

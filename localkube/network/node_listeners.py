@@ -135,14 +135,14 @@ class Listeners:
         try:
             self._listen(front, bind(front.protocol, self._place(front.ip, front.port)))
         except OSError as error:
-            self._try_later(front, error)
+            self._retry_later(front, error)
 
     async def _open_on_node(self, front: Front) -> None:
         assert self._sockets is not None
         try:
             self._listen(front, await self._sockets.bind(front.node, front.ip, front.port, front.protocol))
         except OSError as error:
-            self._try_later(front, error)
+            self._retry_later(front, error)
 
     def _listen(self, front: Front, bound: socket.socket) -> None:
         choose, namespace, _ = self._requests[front]
@@ -155,15 +155,15 @@ class Listeners:
         self._listeners[front] = LISTENERS[front.protocol](bound, choose, self._limits.flows, release)
         self._failed.discard(front)
 
-    def _try_later(self, front: Front, error: OSError) -> None:
+    def _retry_later(self, front: Front, error: OSError) -> None:
         level = logging.DEBUG if front in self._failed else logging.WARNING
         about = self._requests[front][2]
         log.log(level, "%s: cannot listen on %s:%d: %s", about, front.ip, front.port, error.strerror or error)
         self._failed.add(front)
         if not self._retry:
-            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again)
+            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._reopen)
 
-    def _try_again(self) -> None:
+    def _reopen(self) -> None:
         self._retry = None
         for front in list(self._failed):
             self._open(front)

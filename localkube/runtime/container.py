@@ -105,7 +105,7 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
         spec: The container's, with the command as its process.
         fds: ``stdin``, ``stdout`` and ``stderr``, not used with a terminal; ``container``, a pidfd.
         container: The pid of the container's first process.
-        writer: As for ``create``.
+        writer: The same as in ``create``.
     """
     try:
         with stage(writer, "sandbox"):
@@ -220,8 +220,8 @@ def become(
         writer: Reports a failure, and the master of the terminal.
         program: The file to execute; by default it is searched for in PATH.
         seccomp: The filter of its system calls, see ``LinuxSpec``.
-        own_mounts: With CAP_SYS_ADMIN, it gets a mount namespace that its user namespace owns, in which it
-            cannot undo the runtime's mounts.
+        own_mounts: The process has CAP_SYS_ADMIN, and gets a mount namespace that its user namespace owns, in
+            which it cannot undo the runtime's mounts.
     """
     try:
         with stage(writer, "exec"):

@@ -88,10 +88,10 @@ class MountSpec:
         destination: The absolute path in the container.
         type: ``bind``, ``tmpfs``, ``overlay`` for an image, whose layers are in the source, with the options
             ``lowerdir=…``, or ``merged``: the host's directory laid over the source, read-only.
-        source: On the host, for a bind mount.
-        options: Of mount(8): ``ro``, and ``rro`` for what is mounted below it as well; for tmpfs ``mode=…``
-            and ``size=…``. With ``idmap`` the owners of the files of a bind mount are shifted by the
-            container's id mapping, where the file system can do it. One is this runtime's own, for bind
+        source: The source on the host, for a bind mount.
+        options: Options of mount(8): ``ro``, and ``rro`` for what is mounted below it as well; for tmpfs
+            ``mode=…`` and ``size=…``. With ``idmap`` the owners of the files of a bind mount are shifted by
+            the container's id mapping, where the file system can do it. One is this runtime's own, for bind
             mounts: with ``masked`` the container's masked paths are covered in the mount as well.
         subpaths: The path below the source to mount, in parts; a symlink may not lead out of its part.
     """
@@ -125,7 +125,7 @@ class LinuxSpec:
 
     Attributes:
         namespaces: The namespaces created for this container; it shares all others with its pod.
-        id_mapping: Of the pod's user namespace, for users and groups alike.
+        id_mapping: The mapping of the pod's user namespace, for users and groups alike.
         devices: Paths of device nodes that are bound from the host.
         cpus: The cores that the container may use (``resources.cpu.cpus``), as in ``0,2``; empty for all.
         cgroups_path: For each hierarchy, the file of the container's cgroup to which a process with one

@@ -99,12 +99,12 @@ class Launch:
     """One start.
 
     Attributes:
-        identity: Of the process that is started.
+        identity: The identity of the process that is started.
         container: The identity of the container in which it is started; empty for its first process.
         waiting: The requesters: for each its connection and the number of the request.
         streams: Our ends of its standard streams.
         started: Called with the launch once the program is executed; returns the reply.
-        pid: Of the process, as soon as it is known.
+        pid: The process's pid, as soon as it is known.
         exit: Its status and time, if it has ended already.
         problem: Why it has not started.
         answered: The requesters have their answer; after a failure, remaining processes are being killed.

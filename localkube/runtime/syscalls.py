@@ -142,7 +142,7 @@ def new_mount(kind: str, options: Iterable[str], attributes: int) -> int:
     """Make a mount of a new file system; return a descriptor of it, for ``move_mount``.
 
     Args:
-        options: Of mount(8), such as ``mode=755``.
+        options: Options of mount(8), such as ``mode=755``.
     """
     context = _libc.syscall(SYS_FSOPEN, os.fsencode(kind), FS_CLOEXEC)
     _check(context < 0, f"fsopen {kind}")

@@ -21,7 +21,7 @@ from localkube.kubelet.heartbeat import (
     STALLS,
     Heartbeat,
     Watchdog,
-    stalled,
+    stall_outcome,
     stalls,
     work_of,
 )
@@ -97,8 +97,8 @@ async def test_a_loop_that_stands_still_is_ended_and_the_pod_is_remembered(tmp_p
             assert kubelet.returncode == -signal.SIGABRT
             assert b'File "<string>"' in written and b"in deep" in written
             assert stalls(tmp_path) == {"guilty": count}
-    assert stalled(1) is None
-    assert stalled(MAX_STALLS)[1] == "KubeletStalled"
+    assert stall_outcome(1) is None
+    assert stall_outcome(MAX_STALLS)[1] == "KubeletStalled"
 
 
 async def test_a_loop_that_works_or_was_stopped_goes_on(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localkube.kubelet.heartbeat import work_of
-from localkube.kubelet.volumes.persistent_volume import give_group
+from localkube.kubelet.volumes.persistent_volume import set_group
 from localkube.kubelet.work_pools import MESSAGE_BYTES, SLICE_SECONDS, Pace, Turns, WorkPool
 from localkube.runtime.trees import disk_blocks, disk_usage, removal
 
@@ -79,7 +79,7 @@ async def test_trees_are_measured_given_and_removed_in_slices(tmp_path):
         (root / f"d{number}").mkdir(parents=True)
         (root / f"d{number}" / "file").write_text("x" * 5000)
     assert await pool.sum(disk_blocks(root)) == disk_usage(root) > 0
-    await pool.walk(give_group(root, root.stat().st_gid))
+    await pool.walk(set_group(root, root.stat().st_gid))
     assert (root / "d7" / "file").stat().st_mode & 0o660 == 0o660
     await pool.walk(removal(root))
     assert not root.exists()

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from localkube.kubelet.volumes.persistent_volume import give_group
+from localkube.kubelet.volumes.persistent_volume import set_group
 from localkube.runtime.trees import disk_usage, remove_tree
 
 from .users import USERS, as_user, folder_of
@@ -32,7 +32,7 @@ def dig(top, *, depth=DEPTH, name=NAME):
 def test_a_deep_directory_is_given_to_a_group_with_all_that_is_in_it(place, user):
     as_user(user, lambda: dig(place, depth=5000, name="d"))
     as_user(user, lambda: (place / "d" / "link").symlink_to("/etc/passwd"))
-    as_user(user, lambda: deque(give_group(place, user), maxlen=0))
+    as_user(user, lambda: deque(set_group(place, user), maxlen=0))
     for path in (place, place / "d" / "d" / "d"):
         assert (path.stat().st_gid, path.stat().st_mode & 0o2070) == (user, 0o2070)
 

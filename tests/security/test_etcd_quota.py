@@ -39,7 +39,7 @@ def maintain(running):
     async def run():
         with short_name(running.paths.root / ETCD_SOCKET) as path:
             async with EtcdMaintenance(path, quota=QUOTA) as etcd:
-                await etcd.give_space_back()
+                await etcd.reclaim_space()
 
     asyncio.run(run())
 

@@ -47,7 +47,7 @@ def waits_for(pod: Mapping[str, Any], name: str) -> list[str]:
     return main + sidecars[sidecars.index(name) + 1 :]
 
 
-async def end(
+async def terminate(
     process: Process,
     *,
     grace: float,
@@ -68,10 +68,10 @@ async def end(
         if hook or predecessors:
             deadline = max(deadline, loop.time() + MIN_SECONDS)
         await kill(process, stop_signal)
-    await end_by(process, deadline, kill=kill)
+    await terminate_by(process, deadline, kill=kill)
 
 
-async def end_by(process: Process, deadline: float, *, kill: Kill) -> None:
+async def terminate_by(process: Process, deadline: float, *, kill: Kill) -> None:
     """Wait until a process has ended, and kill it at ``deadline``, of the loop's clock."""
     try:
         async with asyncio.timeout_at(deadline):

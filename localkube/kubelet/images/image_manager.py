@@ -135,8 +135,8 @@ class ImageManager:
         secret: Reads a Secret of a pod's namespace, by the pod and its name; None if it does not exist.
         programs: The programs of stand-ins, for images that are not pulled.
         service: Pulls images; without it, all images have stand-ins.
-        mode: For pods that do not choose by the annotation ``trainyard/images``: ``stand-in``, ``pull``, or
-            ``auto``, which pulls all but the kit's own image, where a registry answers.
+        mode: The mode of pods that do not choose one by the annotation ``trainyard/images``: ``stand-in``,
+            ``pull``, or ``auto``, which pulls all but the kit's own image, where a registry answers.
         overlay: Layers can be mounted; otherwise a container gets a copy of its image.
     """
 

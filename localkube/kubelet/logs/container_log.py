@@ -30,7 +30,7 @@ class LogLimits:
     """The size limits of one run's log; the kubelet's containerLogMaxSize and containerLogMaxFiles.
 
     Attributes:
-        bytes: Of one file, which is rotated at the next end of a line.
+        bytes: The size of one file, which is rotated at the next end of a line.
         files: Files of one run that are kept.
     """
 

@@ -105,7 +105,7 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
     """
     with _Source(path, options) as source, files.follow(path) as changed:
         output = _Output(options)
-        while output.wants_more:
+        while output.needs_input:
             changed.clear()
             ended = not files.is_open(path)
             if block := source.read():
@@ -189,7 +189,7 @@ class _Output:
         self._in_older_line = False
 
     @property
-    def wants_more(self) -> bool:
+    def needs_input(self) -> bool:
         return self._remaining is None or self._remaining > 0
 
     def add(self, block: bytes) -> bytes:

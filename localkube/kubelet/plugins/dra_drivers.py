@@ -43,7 +43,7 @@ class DraDriver:
     """A driver that has registered.
 
     Attributes:
-        directory, endpoint: Of its socket, which is beneath the directory.
+        directory, endpoint: The location of its socket, which is beneath the directory.
         service: The gRPC service.
     """
 

@@ -100,15 +100,15 @@ def fits(pod: Object, node: Object) -> bool:
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     terms = (affinity or {}).get("nodeSelectorTerms") or []
-    return affinity is None or any(_term_holds(term, labels, fields) for term in terms)
+    return affinity is None or any(_matches_term(term, labels, fields) for term in terms)
 
 
 def sysctls(pod: Object) -> dict[str, str]:
     """The kernel's parameters that a pod sets, by their names with dots.
 
     Example:
-        >>> wanted = [{"name": "net/ipv4/tcp_rmem", "value": "1 2 3"}]
-        >>> sysctls({"spec": {"securityContext": {"sysctls": wanted}}})
+        >>> entries = [{"name": "net/ipv4/tcp_rmem", "value": "1 2 3"}]
+        >>> sysctls({"spec": {"securityContext": {"sysctls": entries}}})
         {'net.ipv4.tcp_rmem': '1 2 3'}
     """
     requested = (pod["spec"].get("securityContext") or {}).get("sysctls") or []
@@ -146,13 +146,15 @@ def _host_ports(pod: Object) -> Iterator[tuple[str, str, int]]:
                     yield port.get("hostIP") or "", port.get("protocol") or "TCP", port["hostPort"]
 
 
-def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
+def _matches_term(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
     expressions = [(expression, labels) for expression in term.get("matchExpressions") or []]
     expressions += [(field, fields) for field in term.get("matchFields") or []]
-    return bool(expressions) and all(_holds(expression, values) for expression, values in expressions)
+    return bool(expressions) and all(
+        _matches_expression(expression, values) for expression, values in expressions
+    )
 
 
-def _holds(expression: Object, values: Mapping[str, str]) -> bool:
+def _matches_expression(expression: Object, values: Mapping[str, str]) -> bool:
     value, expected = values.get(expression["key"]), expression.get("values") or []
     operator = expression["operator"]
     if operator in ("Gt", "Lt") and value is not None and value.lstrip("-").isdigit():

@@ -21,7 +21,7 @@ class HostView:
     """What containers see of this machine; ``config`` is replaced when a package is installed.
 
     Attributes:
-        plain: In plain mode.
+        plain: Adapts containers to plain mode; None outside of it.
     """
 
     config: KubeletConfig

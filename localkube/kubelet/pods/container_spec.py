@@ -70,7 +70,7 @@ class ContainerStart:
     """One start of a container, in a pod whose sandbox and volumes are ready.
 
     Attributes:
-        address: Of the pod.
+        address: The pod's address.
         restart: The number of this start, from 0.
         target: The running container whose processes it shares; empty for its own.
     """

@@ -220,7 +220,7 @@ class EvictionManager:
             stored = await MEASURES.sum(disk_blocks(claim.path))
             for worker in workers:
                 stored += await MEASURES.call(_unlinked_in, claim, worker, self._files.pods)
-            self._files.volumes.claims.note(claim, stored)
+            self._files.volumes.claims.record_usage(claim, stored)
             with contextlib.suppress(ApiError):
                 evicted |= await self._evict_users(claim, workers)
         return evicted

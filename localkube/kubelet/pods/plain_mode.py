@@ -54,7 +54,7 @@ class PlainPods:
         """Adapt a specification, and write the pod's description for the preload library.
 
         Args:
-            directory: For this start of the container alone; removed with the pod.
+            directory: A directory for only this start of the container; removed with the pod.
             warn: Called with a sentence for what cannot be kept.
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class PlainPods:
         process, env = replace(spec.process, capabilities=None), spec.process.environment
         if is_static(real_path(process.args[0], pod.paths), env):
             warn(f"{os.path.basename(process.args[0])} {STATIC_WARNING}")
-            args, env = self._help_static(process.args, env, paths, directory, address)
+            args, env = self._adapt_static(process.args, env, paths, directory, address)
         else:
             env["LD_PRELOAD"] = " ".join(filter(None, (str(self.preload), env.get("LD_PRELOAD"))))
             env["TRAINYARD_POD"] = pod.description
@@ -98,7 +98,7 @@ class PlainPods:
         lines += [("path", "ro" if ro else "rw", shown, real) for shown, (real, ro) in paths.items()]
         return "".join("\t".join(line) + "\n" for line in lines)
 
-    def _help_static(
+    def _adapt_static(
         self,
         args: tuple[str, ...],
         env: dict[str, str],
@@ -111,7 +111,7 @@ class PlainPods:
         program, *rest = (_ANY.sub(address_here, word) for word in args)
         volumes = {shown: real for shown, (real, _) in paths.items()}
         host, port = self.addresses.reach(*API_SERVER)
-        changed = {name: _in_words(value, volumes) for name, value in env.items() if name != "PATH"} | {
+        changed = {name: _replace_paths(value, volumes) for name, value in env.items() if name != "PATH"} | {
             "PATH": env["PATH"],
             "TMPDIR": volumes["/tmp"],
             "KUBERNETES_SERVICE_HOST": host,
@@ -122,7 +122,7 @@ class PlainPods:
             kubeconfig.write_text(json.dumps(_kubeconfig(f"https://{host}:{port}", volumes[TOKEN_DIRECTORY])))
             kubeconfig.chmod(0o600)
             changed["KUBECONFIG"] = str(kubeconfig)
-        return (program, *(_in_words(word, volumes) for word in rest)), changed
+        return (program, *(_replace_paths(word, volumes) for word in rest)), changed
 
 
 def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str, bool]]:
@@ -179,11 +179,11 @@ def _hosts(path: str) -> list[tuple[str, str]]:
     return [(name, ip) for name, ip in pairs if not ip.startswith("127.") and ":" not in ip]
 
 
-def _in_words(text: str, paths: Mapping[str, str]) -> str:
+def _replace_paths(text: str, paths: Mapping[str, str]) -> str:
     """Replace the paths of volumes in ``text``, alone or after one of ``=:,``.
 
     Example:
-        >>> _in_words("--cert=/certs/tls.crt", {"/certs": "/real"})
+        >>> _replace_paths("--cert=/certs/tls.crt", {"/certs": "/real"})
         '--cert=/real/tls.crt'
     """
     longest_first = "|".join(re.escape(shown) for shown in sorted(paths, key=len, reverse=True))

@@ -44,7 +44,7 @@ class StaticPods:
     """Follows the manifests of all nodes.
 
     Args:
-        folder: With a folder for each node.
+        folder: The folder of the manifests, with a folder for each node.
         begin: Starts a pod,
         end: and ends one, by its object.
     """
@@ -60,30 +60,30 @@ class StaticPods:
     ) -> None:
         self._folder, self._nodes, self._mirrors = folder, tuple(nodes), mirrors
         self._begin, self._end = begin, end
-        self._seen: dict[Path, tuple[int, int]] = {}
+        self._versions: dict[Path, tuple[int, int]] = {}
         self._pods: dict[Path, dict[str, Any]] = {}
 
     def load(self, add: Callable[[Object], None]) -> None:
         """Read the manifests that are there, whose pods may run already."""
-        for pod in self._changes():
+        for pod in self._scan():
             add(pod)
 
     async def run(self) -> None:
         """Check the manifests for changes each second."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            for pod in self._changes():
+            for pod in self._scan():
                 self._begin(pod)
 
-    def _changes(self) -> list[dict[str, Any]]:
+    def _scan(self) -> list[dict[str, Any]]:
         """End the pods of manifests that are gone or others; returns those that are new."""
         manifests = {path: node for node in self._nodes for path in _manifests(self._folder / node)}
         for path in [path for path in self._pods if path not in manifests]:
-            self._seen.pop(path)
+            self._versions.pop(path)
             self._remove(path)
         fresh = []
         for path, node in manifests.items():
-            pod, before = self._changed(path, node), self._pods.get(path)
+            pod, before = self._read_if_changed(path, node), self._pods.get(path)
             if pod and (before is None or before["metadata"]["uid"] != pod["metadata"]["uid"]):
                 self._remove(path)
                 self._pods[path] = pod
@@ -91,14 +91,14 @@ class StaticPods:
                 fresh.append(pod)
         return fresh
 
-    def _changed(self, path: Path, node: str) -> dict[str, Any] | None:
+    def _read_if_changed(self, path: Path, node: str) -> dict[str, Any] | None:
         """Read a manifest that has changed since it was last seen; None if it has not, or cannot be read."""
         try:
             status = path.stat()
             version = status.st_mtime_ns, status.st_size
-            if self._seen.get(path) == version:
+            if self._versions.get(path) == version:
                 return None
-            self._seen[path] = version
+            self._versions[path] = version
             return static_pod(_read(path), node=node, source=str(path))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             log.warning("static pod %s: %s", path, error or type(error).__name__)

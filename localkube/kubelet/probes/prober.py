@@ -69,23 +69,23 @@ class Prober:
 
     async def _probe_periodically(self, kind: str, spec: Object) -> None:
         period = spec.get("periodSeconds", 10)
-        await self._first(kind, spec, period)
+        await self._wait_for_first(kind, spec, period)
         last, consecutive = None, 0
         while True:
             start = asyncio.get_running_loop().time()
-            healthy = await self._try(kind, spec)
+            healthy = await self._probe(kind, spec)
             if healthy is not None:
                 consecutive = consecutive + 1 if healthy == last else 1
                 last = healthy
                 threshold = spec.get("successThreshold", 1) if healthy else spec.get("failureThreshold", 3)
-                if consecutive >= threshold and self._conclude(kind, healthy):
+                if consecutive >= threshold and self._apply_result(kind, healthy):
                     return
             wait = period
             if kind == "readiness" and not self._passes and time.time() < self._started_at + SECOND_PROBE:
                 wait = min(period, SECOND_PROBE)
             await asyncio.sleep(max(0.0, start + wait - asyncio.get_running_loop().time()))
 
-    async def _first(self, kind: str, spec: Object, period: float) -> None:
+    async def _wait_for_first(self, kind: str, spec: Object, period: float) -> None:
         """Wait until the first probe is due: readiness at once, the others after a period."""
         delay = spec.get("initialDelaySeconds", 0)
         if kind != "readiness":
@@ -94,7 +94,7 @@ class Prober:
             await self._startup_over.wait()
         await asyncio.sleep(max(0.0, self._started_at + delay - time.time()))
 
-    def _conclude(self, kind: str, healthy: bool) -> bool:
+    def _apply_result(self, kind: str, healthy: bool) -> bool:
         """Apply a result that has reached its threshold; True when this kind of probe is finished."""
         if kind == "readiness":
             if self._passes != healthy:
@@ -111,7 +111,7 @@ class Prober:
             return True
         return False
 
-    async def _try(self, kind: str, spec: Object) -> bool | None:
+    async def _probe(self, kind: str, spec: Object) -> bool | None:
         """Probe, with retries; None when the handler could not be run."""
         name = kind.capitalize()
         for attempt in range(ATTEMPTS):

@@ -19,7 +19,7 @@ class Bounds:
 
     Attributes:
         processes: Threads count.
-        memory: In bytes.
+        memory: The memory in bytes.
     """
 
     processes: int = 0
@@ -46,8 +46,8 @@ class Bounds:
         """
         memory = "memory.max" if version == 2 else "memory.limit_in_bytes"
         return cls.of_machine(
-            processes=_least("pids.max", groups.get("pids"), processes),
-            memory=_least(memory, groups["memory"], machine_memory()),
+            processes=_lowest_limit("pids.max", groups.get("pids"), processes),
+            memory=_lowest_limit(memory, groups["memory"], machine_memory()),
         )
 
 
@@ -68,7 +68,7 @@ def machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _least(name: str, group: Path | None, limit: int) -> int:
+def _lowest_limit(name: str, group: Path | None, limit: int) -> int:
     """Find the lowest limit of a group and its parents; ``limit`` if there is none."""
     above = [group, *group.parents] if group else []
     return min([limit, *(value for parent in above if (value := number(parent / name)))])
@@ -81,7 +81,7 @@ def unified() -> dict[str, Path]:
     """Find the nearest version 2 group with usable controllers; the group by controller."""
     own = _own_groups().get("", "/")
     for place, inside, _ in _mounts("cgroup2"):
-        group = _below(place, inside, own)
+        group = _directory_of(place, inside, own)
         while True:
             try:
                 offered = (group / "cgroup.subtree_control").read_text().split()
@@ -101,7 +101,7 @@ def separate() -> dict[str, Path]:
     groups = {}
     for place, inside, options in _mounts("cgroup"):
         for controller in set(CONTROLLERS) & set(options):
-            group = _below(place, inside, own.get(controller, "/"))
+            group = _directory_of(place, inside, own.get(controller, "/"))
             if os.access(group, os.W_OK):
                 groups[controller] = group
     return groups
@@ -122,7 +122,7 @@ def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
             yield Path(fields[4]), fields[3], options.split(",")
 
 
-def _below(place: Path, inside: str, path: str) -> Path:
+def _directory_of(place: Path, inside: str, path: str) -> Path:
     """Find a group's directory when the subtree ``inside`` of the hierarchy is mounted at ``place``."""
     if inside != "/" and path.startswith(inside):
         path = path[len(inside) :]

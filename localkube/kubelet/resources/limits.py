@@ -49,7 +49,7 @@ class Limits:
     ) -> None:
         self._groups, self._kill = groups, kill
         self._cores = CoreAllocator(sorted(os.sched_getaffinity(0)) if cores is None else cores)
-        self._memory = OomWatcher(self._over)
+        self._memory = OomWatcher(self._kill_over_limit)
         self._ended: set[str] = set()
 
     def apply(
@@ -165,7 +165,7 @@ class Limits:
             self._groups.sweep_namespaces()
             await asyncio.sleep(SWEEP_SECONDS)
 
-    def _over(self, identity: str) -> None:
+    def _kill_over_limit(self, identity: str) -> None:
         self._ended.add(identity)
         self._kill(identity)
 
@@ -244,10 +244,10 @@ class MemoryLimit:
     """The limit of a container without a control group.
 
     Attributes:
-        pid: Of its first process.
+        pid: The pid of its first process.
         bytes: At most this much anonymous and shared memory.
         forked_from: The fork server's pid, or 0. What the container still shares with it is not counted.
-        context: In which the memory is measured.
+        context: The context variables with which the memory is measured.
     """
 
     pid: int

@@ -48,7 +48,7 @@ async def measure(
     """Measure a pod's storage.
 
     Args:
-        directory: Of the pod's files.
+        directory: The directory of the pod's files.
         pids: The first processes of its running containers.
         count: Counts bytes, or files, in a directory.
         in_bytes: Include unlinked files that are still open.

@@ -70,7 +70,7 @@ def overloads(
         proc: The mount point of /proc.
         group: The directory of this process' control group; by default that of /proc/self/cgroup.
     """
-    short = [*_stalls(proc / "pressure"), *_little(observe(place, processes=processes))]
+    short = [*_stalls(proc / "pressure"), *_short_resources(observe(place, processes=processes))]
     short += _group(group or own_group(proc))
     return [asdict(item) for item in short]
 
@@ -95,7 +95,7 @@ def _share(file: Path, kind: str) -> float:
         return 0.0
 
 
-def _little(observations: dict[str, Observation]) -> list[Overload]:
+def _short_resources(observations: dict[str, Observation]) -> list[Overload]:
     items = []
     for signal, (least, resource, fix) in THRESHOLDS.items():
         if (observation := observations.get(signal)) is None or not observation.capacity:

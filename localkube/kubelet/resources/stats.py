@@ -141,7 +141,7 @@ class StatsProvider:
     async def resource(self, node: NodeSettings) -> str:
         """The text of ``/metrics/resource``."""
         sample, lines = await self.measure(), _Lines()
-        whole = self._whole(node, sample)
+        whole = self._node_usage(node, sample)
         lines.add("node_cpu_usage_seconds_total", whole.cpu, when=sample.when)
         lines.add("node_memory_working_set_bytes", whole.memory, when=sample.when)
         pods: dict[tuple[str, str], list[Usage]] = {}
@@ -178,7 +178,7 @@ class StatsProvider:
                 holders.setdefault(uuid, []).append(labels)
         return exposition(node.name, uses, holders)
 
-    def _whole(self, node: NodeSettings, sample: StatsSample) -> Usage:
+    def _node_usage(self, node: NodeSettings, sample: StatsSample) -> Usage:
         """A node's usage: its pods and its share of the kubelet."""
         share = len(self._nodes)
         used = [sample.usage[identity] for identity in self._last[node.name] if identity in sample.usage]

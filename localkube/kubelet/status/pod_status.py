@@ -60,7 +60,7 @@ def pod_status(
 
     Args:
         pod: The v1.Pod with its latest status; fields that are not computed here are kept.
-        records: Of all containers, by name; a container without a record waits to be created.
+        records: The records of all containers, by name; a container without a record waits to be created.
         pod_ip: None before the pod's network exists and after its removal; a known address is kept.
         start_time: When the kubelet first saw the pod.
         override: Phase, reason and message in place of the computed ones once no container runs.

@@ -44,7 +44,7 @@ class HiddenDirectories:
         return [(location(directory), identity(directory)) for directory in self._open]
 
 
-def everywhere(directory: str, mountinfo: str) -> set[str]:
+def mount_paths(directory: str, mountinfo: str) -> set[str]:
     """Find the paths at which a directory can be seen: its file system may have several mounts.
 
     Args:
@@ -53,7 +53,7 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
 
     Example:
         >>> mounts = "1 0 8:1 / / rw - ext4 a rw\\n2 1 8:1 /home /mnt/other rw - ext4 a rw"
-        >>> sorted(everywhere("/home/ada/own", mounts))
+        >>> sorted(mount_paths("/home/ada/own", mounts))
         ['/home/ada/own', '/mnt/other/ada/own']
     """
     mounts = [_mount(line) for line in mountinfo.splitlines()]

@@ -30,7 +30,7 @@ class ClaimDirectory:
 
     Attributes:
         claim: The API's path of the claim.
-        name: Of the claim.
+        name: The claim's name.
         size: Its capacity in bytes; None for a volume that was not provisioned here.
     """
 
@@ -50,11 +50,11 @@ class ClaimResolver:
     No file system enforces a claim's size: ``pods/eviction.py`` measures the usage.
 
     Args:
-        made: The directory of the volumes that were provisioned here.
+        provisioned: The directory of the volumes that were provisioned here.
     """
 
-    def __init__(self, access: Access, *, made: Path | None = None) -> None:
-        self._access, self._made = access, made
+    def __init__(self, access: Access, *, provisioned: Path | None = None) -> None:
+        self._access, self._provisioned = access, provisioned
         self._users: dict[str, str] = {}
         self._mounted: dict[str, dict[str, ClaimDirectory]] = {}
         self._stored: dict[Path, int] = {}
@@ -71,8 +71,8 @@ class ClaimResolver:
         modes = claim["spec"].get("accessModes") or []
         if "ReadWriteOncePod" in modes:
             self._reserve(claim["metadata"]["uid"], pod["metadata"]["uid"], claim["metadata"]["name"])
-        wants = spec.get("persistentVolumeClaim") or {}
-        read_only = bool(wants.get("readOnly")) or modes == ["ReadOnlyMany"]
+        source = spec.get("persistentVolumeClaim") or {}
+        read_only = bool(source.get("readOnly")) or modes == ["ReadOnlyMany"]
         name, size = claim["metadata"]["name"], self._size(claim, path)
         namespace = claim["metadata"]["namespace"]
         api_claim = api_path("v1/persistentvolumeclaims", namespace=namespace, name=name)
@@ -90,7 +90,7 @@ class ClaimResolver:
         """The usage of a claim in bytes when it was last measured."""
         return self._stored.get(claim.path, 0)
 
-    def note(self, claim: ClaimDirectory, used: int) -> None:
+    def record_usage(self, claim: ClaimDirectory, used: int) -> None:
         """Record the usage of a claim."""
         self._stored[claim.path] = used
 
@@ -108,14 +108,14 @@ class ClaimResolver:
 
     def _size(self, claim: Object, path: Path) -> int | None:
         capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
-        is_ours = self._made is not None and self._made in path.resolve().parents
+        is_ours = self._provisioned is not None and self._provisioned in path.resolve().parents
         return whole(capacity) if capacity and is_ours else None
 
     async def _refuse_overfull(self, claim: ClaimDirectory) -> None:
         """Measure an overfull claim again: another pod may have deleted files in it."""
         if not claim.is_overfull(self.stored(claim)):
             return
-        self.note(claim, await MEASURES.sum(disk_blocks(claim.path)))
+        self.record_usage(claim, await MEASURES.sum(disk_blocks(claim.path)))
         if claim.is_overfull(self.stored(claim)):
             used = quantity(self.stored(claim), binary=True)
             raise ConfigError(
@@ -209,7 +209,7 @@ def _directory(volume: Object) -> Path:
     raise ConfigError(f"persistent volumes of kind {kinds} need a driver; use the storage class standard")
 
 
-def give_group(root: Path, group: int, *, root_decides: bool = False) -> Iterator[None]:
+def set_group(root: Path, group: int, *, root_decides: bool = False) -> Iterator[None]:
     """Make a group the owner of a volume, file by file, with permission to read and write (fsGroup).
 
     Args:
@@ -220,13 +220,13 @@ def give_group(root: Path, group: int, *, root_decides: bool = False) -> Iterato
         return
     for entry in walk(root):
         with contextlib.suppress(FileNotFoundError):
-            _give(entry.name, entry.directory, group)
+            _set_group(entry.name, entry.directory, group)
         yield
     with opened(root) as top:
-        _give(".", top, group)
+        _set_group(".", top, group)
 
 
-def _give(name: str, directory: int, group: int) -> None:
+def _set_group(name: str, directory: int, group: int) -> None:
     """Change a file's group by its descriptor, because another pod may replace the file."""
     place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:

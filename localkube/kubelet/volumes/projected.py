@@ -94,7 +94,7 @@ def downward_files(
 
     Args:
         pod: The v1.Pod as it is now: labels and annotations may have changed since it started.
-        mode: For items without a mode of their own.
+        mode: The mode of items without one of their own.
         allocatable: The node's allocatable resources, the default of limits that are not set.
         contents: The contents for all volumes of the pod.
     """
@@ -132,7 +132,7 @@ def object_files(kind: str, source: Object, item: Object | None, *, mode: int, c
 
     Args:
         kind: ``configMap`` or ``secret``.
-        contents: Of all volumes of the pod.
+        contents: The contents of all volumes of the pod.
     """
     decode, complaint = OBJECTS[kind]
     data = contents.decode(decode, item)

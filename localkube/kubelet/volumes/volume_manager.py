@@ -31,7 +31,7 @@ from localkube.kubelet.volumes.certificates import PodCredentials
 from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.node_directory import NodeDirectory
 from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache
-from localkube.kubelet.volumes.persistent_volume import ClaimResolver, give_group
+from localkube.kubelet.volumes.persistent_volume import ClaimResolver, set_group
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, VolumeShares, size_of
 from localkube.kubelet.work_pools import OBJECTS, TEXTS, WALKS
 from localkube.runtime import syscalls
@@ -119,7 +119,7 @@ class VolumeManager:
         self._allocatable = allocatable
         self._objects = objects or ObjectCache(access)
         self._credentials = PodCredentials(access)
-        self.claims = ClaimResolver(access, made=claimed)
+        self.claims = ClaimResolver(access, provisioned=claimed)
         self._ids, self._images = ids or PodIds(), images
         self.shares = shares or VolumeShares()
         self._mount = mount
@@ -245,7 +245,7 @@ class VolumeManager:
             group = _fs_group(pod)
             if group is not None and not foreign and not claim.read_only and self._ids.many:
                 only_root = pod["spec"]["securityContext"].get("fsGroupChangePolicy") == "OnRootMismatch"
-                await WALKS.walk(give_group(claim.path, owner + group, root_decides=only_root))
+                await WALKS.walk(set_group(claim.path, owner + group, root_decides=only_root))
             return MountedVolume(
                 claim.path, read_only=claim.read_only, foreign=foreign, owner=owner, idmap=self._ids.idmap
             )

@@ -37,7 +37,7 @@ class NodeLinks:
             groups: Outer ones first: ``bridge``, ``parent``, the bridge around it, and the shapes of its
                 uplink, ``up`` and ``down``.
             bridges: The bridge of each node, by its address and by the prefix of its pods' addresses.
-            addresses: Of the nodes and pods that are on the network.
+            addresses: The addresses of the nodes and pods that are on the network.
         """
         for group in groups:
             before = self._groups.get(group["bridge"])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from localkube.errors import ApiError
-from localkube.kubelet.containers import termination as stopping
+from localkube.kubelet.containers import termination
 from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.container_spec import ContainerStart
@@ -111,18 +111,18 @@ class ContainerWorker:
         self._stop_probes("startup", "liveness")
         if self._ending is process:
             deadline = asyncio.get_running_loop().time() + grace
-            await stopping.end_by(process, deadline, kill=self._pod.kill)
+            await termination.terminate_by(process, deadline, kill=self._pod.kill)
             return
         self._ending = process
         self.event("Killing", message or f"Stopping container {self.name}")
         lifecycle = self.container.spec.get("lifecycle") or {}
-        await stopping.end(
+        await termination.terminate(
             process,
             grace=grace,
             kill=self._pod.kill,
             hook=self._pre_stop if lifecycle.get("preStop") else None,
             after=after or (),
-            stop_signal=stopping.signal_number(lifecycle.get("stopSignal") or self._stop_signal),
+            stop_signal=termination.signal_number(lifecycle.get("stopSignal") or self._stop_signal),
         )
 
     def abandon(self) -> None:

@@ -15,7 +15,7 @@ from localkube.api_path import api_path
 from localkube.errors import ApiError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.containers.termination import waits_for
-from localkube.kubelet.heartbeat import stalled, work_of
+from localkube.kubelet.heartbeat import stall_outcome, work_of
 from localkube.kubelet.nodes.runtime_class import check_runtime_class
 from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.plugins.resource_claims import ClaimPreparationError
@@ -230,7 +230,7 @@ class PodWorker(PodDriver):
             if self.record.is_new and (refused := await self._refusal()):
                 self.apply(events.rejected, *refused)
             elif self.pod.get("status", {}).get("phase") not in TERMINAL:
-                if broken := stalled(self._starting.stalls.get(self.uid, 0)):
+                if broken := stall_outcome(self._starting.stalls.get(self.uid, 0)):
                     self.perform(EmitEvent(*broken[1:], warning=True))
                     await self.stop(grace=events.EVICTION_GRACE_SECONDS, override=broken)
                 deadline = self.in_background(self._watch_deadline())
