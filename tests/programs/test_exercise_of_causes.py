@@ -29,10 +29,10 @@ def test_a_wrong_failure_or_rank_gets_a_hint_that_does_not_say_the_right_one(see
     for case, (failure, rank) in causes.plan(seed, 4).items():
         for wrong in set(causes.FAILURES) - {failure}:
             hint = advice({case: (wrong, rank)}, seed)[case]
-            assert hint == f"not {wrong}: {causes.AGAINST[wrong]}"
+            assert hint == f"not {wrong}: {causes.FAILURE_HINTS[wrong]}"
             assert f"it is {failure}" not in hint
         hint = advice({case: (failure, (rank + 1) % 4)}, seed)[case]
-        assert hint == f"{failure} is correct, but not on rank {(rank + 1) % 4}: {causes.WHERE[failure]}"
+        assert hint == f"{failure} is correct, but not on rank {(rank + 1) % 4}: {causes.RANK_HINTS[failure]}"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def rows(number, source):
     linecache.cache["<your cell>"] = (len(text), None, text.splitlines(keepends=True), "<your cell>")
     exec(compile(definitions(text), "<your cell>", "exec"), namespace)
     exercise = exercises.load(number)
-    (name,) = exercise.takes
+    (name,) = exercise.answers
     return Checklist(tuple(exercise.rows({name: namespace.get(name) or namespace["Pictures"]})))
 
 
@@ -111,7 +111,7 @@ def test_what_follows_from_a_mistake_is_not_called_one_of_its_own(old, new, word
 
 
 def test_ranks_that_compute_for_ever_are_named(monkeypatch):
-    resume.saved()  # which may take longer
+    resume.saved_checkpoint()  # which may take longer
     monkeypatch.setattr(resume, "SECONDS", 2)
     checklist = variant("23", "weights, moments = get_state_dict(model, optimizer)", "while True: pass")
     assert "look for a loop that does not end" in advice(checklist)
@@ -228,7 +228,7 @@ def test_nothing_of_an_untouched_stub_is_right(notebook, source, monkeypatch):
     ],
 )
 def test_what_is_no_answer_says_how_one_looks(number, answer, words):
-    (name,) = exercises.load(number).takes
+    (name,) = exercises.load(number).answers
     assert words in advice(kit.check(number, **{name: answer}))
 
 
@@ -321,7 +321,7 @@ def test_an_interrupt_is_one_line_and_not_the_kits_own_frames(place, number, mon
     program = tmp_path / "program.py"
     program.write_text("print()")
     answers = {"12": lambda: cell(SOLUTIONS["12"], monkeypatch)["accuracies"], "05": lambda: program}
-    (name,) = exercises.load(number).takes
+    (name,) = exercises.load(number).answers
     with pytest.raises(KeyboardInterrupt) as caught:
         kit.check(number, **{name: answers[number]()})
     (line,) = caught.value._render_traceback_()

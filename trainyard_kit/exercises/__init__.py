@@ -74,18 +74,18 @@ def check(notebook: str, **answers: object) -> Checklist:
         fix = f"one of {', '.join(EXERCISES)}"
         raise BadInput("no exercise has this number", about=f"kit.check({notebook!r})", fix=fix)
     exercise = load(notebook)
-    if set(answers) != set(exercise.takes):
-        call = ", ".join(f"{name}={name}" for name in exercise.takes)
+    if set(answers) != set(exercise.answers):
+        call = ", ".join(f"{name}={name}" for name in exercise.answers)
         names = ", ".join(answers) or "nothing"
         raise BadInput(
-            f"the exercise takes {', '.join(exercise.takes)}",
+            f"the exercise takes {', '.join(exercise.answers)}",
             about=f'kit.check("{notebook}") was given {names}',
             fix=f'`kit.check("{notebook}", {call})`',
         )
     if exercise.stub is not None and any(
         type(answer) is type(exercise.stub) and answer == exercise.stub for answer in answers.values()
     ):
-        return exercise.none_right(UNTOUCHED)
+        return exercise.fail_first(UNTOUCHED)
     try:
         if exercise.seconds:
             return sandbox.check_answer(exercise, answers)

@@ -94,27 +94,27 @@ class Exercise:
     """The answers that a learner passes to ``kit.check``, and their checks.
 
     Args:
-        takes: The names of the answers.
+        answers: The names of the answers.
         seconds: CPU seconds that the checks of a function, class or pattern may take in a separate process.
             0 for data, which is checked in this process.
         stub: The notebook's answer before the learner begins: the source of a function or class, or data.
             No check of an unchanged stub passes.
         text: Whether the answer is a string, in place of a function or class.
-        endless: The advice if the answer runs out of time.
+        timeout_advice: The advice if the answer runs out of time.
         name: The exercise's name in its module.
     """
 
     def __init__(
         self,
-        *takes: str,
+        *answers: str,
         seconds: float = 0,
         stub: object = None,
         text: bool = False,
-        endless: str = "look for a loop that does not end",
+        timeout_advice: str = "look for a loop that does not end",
         name: str = "EXERCISE",
     ) -> None:
-        self.takes, self.seconds, self.stub, self.text, self.endless = takes, seconds, stub, text, endless
-        self.name = name
+        self.answers, self.seconds, self.stub, self.text = answers, seconds, stub, text
+        self.timeout_advice, self.name = timeout_advice, name
         self.checks: list[ExerciseCheck] = []
 
     def check(
@@ -128,7 +128,7 @@ class Exercise:
 
         return add
 
-    def none_right(self, reason: str) -> Checklist:
+    def fail_first(self, reason: str) -> Checklist:
         """Fail the first check for a reason, and skip all others."""
         first, *rest = (check.name for check in self.checks)
         return Checklist((Finding(first, False, reason), *(Finding(name, None) for name in rest)))
@@ -242,7 +242,7 @@ def _constant(statement: ast.stmt, used: set[str]) -> bool:
     return True
 
 
-def near(result: object, expected: float, call: str, advice: str) -> None:
+def check_number(result: object, expected: float, call: str, advice: str) -> None:
     """Compare the number that a call returned, to within 0.1 %."""
     try:
         if isinstance(result, bool | str | bytes) or not isinstance(result, SupportsFloat):

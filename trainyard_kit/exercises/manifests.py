@@ -25,7 +25,7 @@ OTHER_TYPE = (
 
 def add_manifest_checks(exercise: Exercise, *, kind: str, version: str) -> None:
     """Add the checks of a manifest, the first answer: its kind, and that the API server accepts it."""
-    manifest = exercise.takes[0]
+    manifest = exercise.answers[0]
 
     @exercise.check(f"it is a {kind}", essential=True)
     def is_kind(**answers: Any) -> None:

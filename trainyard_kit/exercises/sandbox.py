@@ -52,9 +52,9 @@ def check_answer(exercise: Exercise, answers: Mapping[str, object]) -> Checklist
     try:
         cell, by_name = _text(answers) if exercise.text else _cell_of(answers)
     except NotYet as reason:
-        return exercise.none_right(str(reason))
+        return exercise.fail_first(str(reason))
     if isinstance(exercise.stub, str) and _is_stub(exercise.stub, cell):
-        return exercise.none_right(UNTOUCHED)
+        return exercise.fail_first(UNTOUCHED)
     module = exercise.checks[0].function.__module__
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         source, results = Path(folder, "cell.py"), Path(folder, "results")
@@ -239,7 +239,7 @@ def _is_stub(stub: str, cell: str) -> bool:
 
 def _explain_exit(status: int | None, output: str, exercise: Exercise) -> str:
     if status is None:
-        return f"it has not finished after {exercise.seconds:g} s of computing: {exercise.endless}"
+        return f"it has not finished after {exercise.seconds:g} s of computing: {exercise.timeout_advice}"
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
     return f"the process exited with status {status}" + (f": {last}" if last else "")
 
@@ -255,7 +255,7 @@ def main(module: str, name: str, source: str, results: str, names: str) -> None:
             exec(compile(definitions(cell), CELL, "exec"), vars(learner))
             answers = {name: getattr(learner, load) for name, load in json.loads(names).items()}
         except Exception as error:  # noqa: BLE001 whatever the learner's code raises
-            rows = iter(exercise.none_right(f"outside the notebook, {explain(error)}"))
+            rows = iter(exercise.fail_first(f"outside the notebook, {explain(error)}"))
         else:
             rows = exercise.rows(answers)
         for row in rows:

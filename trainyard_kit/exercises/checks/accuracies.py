@@ -54,7 +54,7 @@ def counts(label: int) -> list[tuple[int, int]]:
 
 
 @EXERCISE.check(SHARES, essential=True)
-def shape(accuracies: Answer) -> None:
+def result_shape(accuracies: Answer) -> None:
     _, per_class = compute(accuracies, MATRICES[:1])
     if len(per_class) != 3:
         raise NotYet(
@@ -63,7 +63,7 @@ def shape(accuracies: Answer) -> None:
 
 
 @EXERCISE.check("for one rank both are correct", essential=True)
-def alone(accuracies: Answer) -> None:
+def one_rank(accuracies: Answer) -> None:
     overall, per_class = compute(accuracies, MATRICES[:1])
     compare(overall, [(81, 100)])
     for label, share in enumerate(per_class):
@@ -71,19 +71,19 @@ def alone(accuracies: Answer) -> None:
 
 
 @EXERCISE.check("for ranks of unequal size the overall accuracy is that of all images")
-def whole(accuracies: Answer) -> None:
+def overall_accuracy(accuracies: Answer) -> None:
     sums = [(sum(matrix[label][label] for label in range(3)), sum(map(sum, matrix))) for matrix in MATRICES]
     compare(compute(accuracies, MATRICES)[0], sums)
 
 
 @EXERCISE.check("so is the accuracy of each class, even if a rank has no image of it")
-def classes(accuracies: Answer) -> None:
+def class_accuracies(accuracies: Answer) -> None:
     for label, share in enumerate(compute(accuracies, MATRICES)[1]):
         compare(share, counts(label))
 
 
 @EXERCISE.check("the ranks' matrices are unchanged", last=True)
-def unchanged(accuracies: Answer) -> None:
+def matrices_unchanged(accuracies: Answer) -> None:
     matrices = deepcopy(MATRICES)
     accuracies(matrices)
     if matrices != MATRICES:

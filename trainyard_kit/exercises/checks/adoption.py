@@ -17,26 +17,26 @@ def labels(cluster: Cluster) -> dict[str, str]:
 
 
 @EXERCISE.check(f"the ConfigMap {NAME} exists and has labels", essential=True)
-def exists(cluster: Cluster) -> None:
+def has_labels(cluster: Cluster) -> None:
     if not labels(cluster):
         raise NotYet(f"{NAME} has no label yet: kubectl label configmap {NAME} KEY=VALUE sets one")
 
 
 @EXERCISE.check("it has the notebook's label")
-def notebook(cluster: Cluster) -> None:
+def notebook_label(cluster: Cluster) -> None:
     if labels(cluster).get("trainyard/notebook") != "13":
         raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=13 lets trainyard reset 13 find it")
 
 
 @EXERCISE.check(f"it belongs to the run {RUN}")
-def owned(cluster: Cluster) -> None:
+def belongs_to_run(cluster: Cluster) -> None:
     if (run_label := labels(cluster).get(names.RUN)) != RUN:
         message = f"its label {names.RUN} is {run_label!r}" if run_label else f"it has no label {names.RUN}"
         raise NotYet(f"{message}, and should be {RUN!r}")
 
 
 @EXERCISE.check("the run's selector matches it, and not the ConfigMap mine")
-def selected(cluster: Cluster) -> None:
+def matches_selector(cluster: Cluster) -> None:
     selection = {
         config_map["metadata"]["name"]
         for config_map in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")

@@ -11,8 +11,8 @@ from typing import Any
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 OLD, NEW, OTHER = b"old " * 8, [b"first ", b"second ", b"third "], [b"another ", b"writer"]
-HIDDEN = "a reader sees the old file or the new one, never a partial one"
-ERROR = "an error while saving leaves the old file"
+NEVER_PARTIAL = "a reader sees the old file or the new one, never a partial one"
+ERROR_KEEPS_FILE = "an error while saving leaves the old file"
 STUB = """
 def save(parts, path):
     with open(path, "wb") as file:
@@ -55,7 +55,7 @@ def renames() -> Iterator[list[tuple[Path, bytes | None]]]:
 
 
 @EXERCISE.check("the file contains all parts in order", essential=True)
-def complete(save: Answer) -> None:
+def all_parts_in_order(save: Answer) -> None:
     with volume(None) as path:
         save(iter(NEW), path)
         if (written := content(path)) != b"".join(NEW):
@@ -64,8 +64,8 @@ def complete(save: Answer) -> None:
             )
 
 
-@EXERCISE.check(HIDDEN, essential=True)
-def hidden(save: Answer) -> None:
+@EXERCISE.check(NEVER_PARTIAL, essential=True)
+def never_partial(save: Answer) -> None:
     for old in (OLD, None):
         visible: list[bytes | None] = []
 
@@ -87,7 +87,7 @@ def hidden(save: Answer) -> None:
             raise NotYet("it is renamed before it is closed: the last bytes are still in Python's buffer")
 
 
-@EXERCISE.check("the temporary file is on the same volume", after=HIDDEN)
+@EXERCISE.check("the temporary file is on the same volume", after=NEVER_PARTIAL)
 def same_volume(save: Answer) -> None:
     with volume() as path, renames() as moves:
         save(iter(NEW), path)
@@ -97,8 +97,8 @@ def same_volume(save: Answer) -> None:
         )
 
 
-@EXERCISE.check(ERROR)
-def error(save: Answer) -> None:
+@EXERCISE.check(ERROR_KEEPS_FILE)
+def error_keeps_old_file(save: Answer) -> None:
     with volume() as path:
         if not fails(save, path):
             raise NotYet(
@@ -122,16 +122,16 @@ def fails(save: Answer, path: Path) -> bool:
     return False
 
 
-@EXERCISE.check("an error leaves no other file", after=ERROR)
-def clean(save: Answer) -> None:
+@EXERCISE.check("an error leaves no other file", after=ERROR_KEEPS_FILE)
+def no_leftover_files(save: Answer) -> None:
     with volume() as path:
         fails(save, path)
         if remaining := sorted(file.name for file in path.parent.iterdir() if file != path):
             raise NotYet(f"{', '.join(remaining)} is left behind: delete it in an except or finally clause")
 
 
-@EXERCISE.check("two pods that save at the same time do not interfere", after=HIDDEN)
-def two(save: Answer) -> None:
+@EXERCISE.check("two pods that save at the same time do not interfere", after=NEVER_PARTIAL)
+def concurrent_saves(save: Answer) -> None:
     with volume() as path:
 
         def parts() -> Iterator[bytes]:

@@ -37,7 +37,7 @@ def target(autoscaler: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("from one pod to eight")
-def bounds(autoscaler: Object, cluster: Cluster) -> None:
+def replica_bounds(autoscaler: Object, cluster: Cluster) -> None:
     spec = mapping(autoscaler, "spec")
     least = spec.get("minReplicas")
     expect(MIN_REPLICAS if least is None else least, MIN_REPLICAS, "spec.minReplicas")
@@ -84,6 +84,6 @@ def behaviour(autoscaler: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("the notebook's clean-up cell finds it")
-def labelled(autoscaler: Object, cluster: Cluster) -> None:
+def cleanup_label(autoscaler: Object, cluster: Cluster) -> None:
     field(autoscaler, "metadata.labels")
     check_label(autoscaler, "19")

@@ -9,7 +9,7 @@ FAILURES = ("deadlock", "loader", "memory", "nan", "straggler")
 CASES = "abcde"
 EXERCISE = Exercise("answers", "seed", "nodes")
 # Why a wrong answer is wrong.
-AGAINST = {
+FAILURE_HINTS = {
     "deadlock": "in a deadlock all ranks run, none computes, and one is in another collective than the rest",
     "loader": "if a loader worker dies, a rank ends with an error that names another process id",
     "memory": "a rank over its memory limit is killed by signal 9, and kubectl get pods shows the reason",
@@ -17,7 +17,7 @@ AGAINST = {
     "straggler": "a straggler's stack does not end in a collective: it computes, and all others wait for it",
 }
 # How to find the rank.
-WHERE = {
+RANK_HINTS = {
     "deadlock": "whose stack ends in a different collective from the others?",
     "loader": "the others lost a connection; look for the only error about a process",
     "memory": "the others lost a connection; whose pod has a status other than Error?",
@@ -51,13 +51,13 @@ def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
     if isinstance(rank, bool) or not isinstance(rank, Integral) or not 0 <= int(rank) < ranks:
         raise NotYet(f"the rank is {describe(rank)}, and should be an integer from 0 to {ranks - 1}")
     if failure != expected:
-        raise NotYet(f"not {failure}: {AGAINST[failure]}")
+        raise NotYet(f"not {failure}: {FAILURE_HINTS[failure]}")
     if rank != culprit:
-        raise NotYet(f"{failure} is correct, but not on rank {rank!r}: {WHERE[failure]}")
+        raise NotYet(f"{failure} is correct, but not on rank {rank!r}: {RANK_HINTS[failure]}")
 
 
 @EXERCISE.check("at least one answer", essential=True)
-def _some(answers: object, seed: int, nodes: int) -> None:
+def has_an_answer(answers: object, seed: int, nodes: int) -> None:
     del seed, nodes
     if isinstance(answers, dict) and answers == dict.fromkeys(CASES, ("", None)):
         raise NotYet(UNTOUCHED)
@@ -66,5 +66,5 @@ def _some(answers: object, seed: int, nodes: int) -> None:
 for name in CASES:
 
     @EXERCISE.check(f"case {name}: how it failed, and on which rank")
-    def _case(answers: object, seed: int, nodes: int, case: str = name) -> None:
+    def failure_and_rank(answers: object, seed: int, nodes: int, case: str = name) -> None:
         check_answer(case, answers, seed, nodes)

@@ -15,7 +15,7 @@ from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 if TYPE_CHECKING:
     import torch
 
-CLASSES, IN_EACH, SIDE = ("ant", "bee", "cat", "dog", "elk"), (3, 2, 4, 1, 2), 8
+CLASSES, IMAGES_PER_CLASS, SIDE = ("ant", "bee", "cat", "dog", "elk"), (3, 2, 4, 1, 2), 8
 GREY = 20  # pixel value of the first image; the second has 40, and so on
 SHAPE = f"(1, {SIDE}, {SIDE}): channels × rows × columns, where greyscale has one channel"
 ONCE = "each image occurs once"
@@ -40,7 +40,7 @@ def folder() -> Path:
 
     root = Path(tempfile.mkdtemp(prefix="exercise-"))
     number = 0
-    for name, count in zip(CLASSES, IN_EACH, strict=True):
+    for name, count in zip(CLASSES, IMAGES_PER_CLASS, strict=True):
         (root / name).mkdir()
         for index in range(count):
             number += 1
@@ -57,7 +57,7 @@ def create(dataset: Answer) -> Sequence[tuple[Any, Any]]:
 
 
 def greys(dataset: Sequence[tuple[Any, Any]]) -> list[int]:
-    return [round(float(dataset[index][0].max()) * 255) for index in range(sum(IN_EACH))]
+    return [round(float(dataset[index][0].max()) * 255) for index in range(sum(IMAGES_PER_CLASS))]
 
 
 @EXERCISE.check("it is a Dataset that takes a folder", essential=True)
@@ -72,23 +72,23 @@ def is_dataset(dataset: Answer) -> None:
 @EXERCISE.check("its length is the number of images", essential=True)
 def length(dataset: Answer) -> None:
     count = len(create(dataset))
-    if count != sum(IN_EACH):
+    if count != sum(IMAGES_PER_CLASS):
         message = ", the number of folders" if count == len(CLASSES) else ""
-        raise NotYet(f"the folder has {sum(IN_EACH)} images, and len() returns {count}{message}")
+        raise NotYet(f"the folder has {sum(IMAGES_PER_CLASS)} images, and len() returns {count}{message}")
 
 
 @EXERCISE.check("an item is an image and a label", essential=True)
-def item(dataset: Answer) -> None:
+def image_and_label(dataset: Answer) -> None:
     first_item = create(dataset)[0]
     if not isinstance(first_item, tuple | list) or len(first_item) != 2:
         raise NotYet(f"dataset[0] is {describe(first_item)}, and should be a tuple: image, label")
 
 
 @EXERCISE.check("the image is a float tensor of shape 1 × 8 × 8 with values from 0 to 1", essential=True)
-def picture(dataset: Answer) -> None:
+def image_tensor(dataset: Answer) -> None:
     import torch
 
-    first_item = create(dataset)[sum(IN_EACH) - 1]
+    first_item = create(dataset)[sum(IMAGES_PER_CLASS) - 1]
     pixels = first_item[0]
     if not isinstance(pixels, torch.Tensor) and isinstance(first_item[1], torch.Tensor):
         raise NotYet("the label comes first: return the image, then the label")
@@ -98,7 +98,7 @@ def picture(dataset: Answer) -> None:
         raise NotYet(f"the image's dtype is {pixels.dtype}, and should be torch.float32")
     if tuple(pixels.shape) != (1, SIDE, SIDE):
         raise NotYet(f"the image's shape is {tuple(pixels.shape)}, and should be {SHAPE}")
-    for index in range(sum(IN_EACH)):
+    for index in range(sum(IMAGES_PER_CLASS)):
         _in_range(create(dataset)[index][0])
 
 
@@ -111,20 +111,23 @@ def _in_range(pixels: "torch.Tensor") -> None:
         raise NotYet(f"the smallest value is {low:g}: black is 0 and white is 1, so only divide bytes by 255")
     if high == 0:
         raise NotYet("all values are 0: convert the bytes to floats, and divide with /, not //")
-    if abs(high * 255 / GREY - round(high * 255 / GREY)) > 0.01 or high * 255 > GREY * sum(IN_EACH) + 1:
+    if (
+        abs(high * 255 / GREY - round(high * 255 / GREY)) > 0.01
+        or high * 255 > GREY * sum(IMAGES_PER_CLASS) + 1
+    ):
         raise NotYet(f"a value is {high:.4g}, which is not a byte divided by 255")
 
 
 @EXERCISE.check(ONCE)
 def each_once(dataset: Answer) -> None:
-    if len(set(greys(create(dataset)))) != sum(IN_EACH):
+    if len(set(greys(create(dataset)))) != sum(IMAGES_PER_CLASS):
         raise NotYet("some images occur twice and others never: __getitem__ must use its index")
 
 
 @EXERCISE.check("labels number the classes from 0 in alphabetical order", after=ONCE)
-def labels(dataset: Answer) -> None:
+def class_labels(dataset: Answer) -> None:
     by_index = {}
-    for index in range(sum(IN_EACH)):
+    for index in range(sum(IMAGES_PER_CLASS)):
         grey, label = round(float(create(dataset)[index][0].max()) * 255), create(dataset)[index][1]
         try:
             if isinstance(label, bool) or getattr(label, "ndim", None):
@@ -133,15 +136,15 @@ def labels(dataset: Answer) -> None:
         except TypeError:
             message = f"a label is {describe(label)}, and should be an int: the number of its class"
             raise NotYet(message) from None
-    expected = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
-    by_picture = [by_index.get(number, -1) for number in range(1, sum(IN_EACH) + 1)]
+    expected = [label for label, count in enumerate(IMAGES_PER_CLASS) for _ in range(count)]
+    by_picture = [by_index.get(number, -1) for number in range(1, sum(IMAGES_PER_CLASS) + 1)]
     if by_picture != expected:
         raise NotYet(_advise_labels(by_picture))
 
 
 def _advise_labels(by_picture: list[int]) -> str:
     """Advise on labels that are not 0, 1, 2 … for the classes in alphabetical order."""
-    names = [name for name, count in zip(CLASSES, IN_EACH, strict=True) for _ in range(count)]
+    names = [name for name, count in zip(CLASSES, IMAGES_PER_CLASS, strict=True) for _ in range(count)]
     by_class = {name: sorted({label for of, label in zip(names, by_picture, strict=True) if of == name})
                 for name in CLASSES}  # fmt: skip
     shown = ", ".join(f"{name} {'/'.join(map(str, labels))}" for name, labels in by_class.items())
@@ -189,12 +192,12 @@ def listed(*, backwards: bool) -> Iterator[None]:
 
 
 @EXERCISE.check("the order is the same in every process")
-def order(dataset: Answer) -> None:
+def same_order(dataset: Answer) -> None:
     orders = []
     for backwards in (False, True):
         with listed(backwards=backwards):
             images = dataset(folder())
-            orders.append([greys(images), [str(images[index][1]) for index in range(sum(IN_EACH))]])
+            orders.append([greys(images), [str(images[index][1]) for index in range(sum(IMAGES_PER_CLASS))]])
     if orders[0] != orders[1]:
         raise NotYet(
             "file systems list files in any order, so ranks would disagree on index 0: "
@@ -203,7 +206,7 @@ def order(dataset: Answer) -> None:
 
 
 @EXERCISE.check("a DataLoader with two workers reads all images", last=True)
-def loader(dataset: Answer) -> None:
+def data_loader(dataset: Answer) -> None:
     from torch.utils.data import DataLoader
 
     # Only a forked worker has the class of the cell; Python 3.14 uses a fork server by default.
@@ -212,5 +215,5 @@ def loader(dataset: Answer) -> None:
             dataset(folder()), batch_size=4, shuffle=True, num_workers=2, multiprocessing_context="fork"
         )
     )
-    if sum(len(images) for images, _ in batches) != sum(IN_EACH):
+    if sum(len(images) for images, _ in batches) != sum(IMAGES_PER_CLASS):
         raise NotYet("the DataLoader does not return all images")

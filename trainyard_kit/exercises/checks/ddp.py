@@ -82,7 +82,7 @@ def _describe(folder: str) -> str:
     return f"step {count} of about {STEPS}" if count else "torchrun is starting two ranks"
 
 
-def ranks(program: object) -> tuple[RankRecord, ...]:
+def run_ranks(program: object) -> tuple[RankRecord, ...]:
     """Run the learner's file."""
     if not isinstance(program, str | Path) or not Path(program).is_file():
         raise NotYet(f"program is {describe(program)}, and should be the path of your file")
@@ -93,14 +93,14 @@ def ranks(program: object) -> tuple[RankRecord, ...]:
 
 
 @EXERCISE.check("it finishes on two ranks of torchrun", essential=True)
-def runs(program: object) -> None:
-    if not all(rank.steps for rank in ranks(program)):
+def finishes(program: object) -> None:
+    if not all(rank.steps for rank in run_ranks(program)):
         raise NotYet("it takes no training step: the program should train when it is run")
 
 
 @EXERCISE.check("TODO 1: the ranks join one process group")
-def joined(program: object) -> None:
-    if (world_size := ranks(program)[0].world_size) != RANKS:
+def process_group(program: object) -> None:
+    if (world_size := run_ranks(program)[0].world_size) != RANKS:
         message = "each process trains alone" if not world_size else f"the world size is {world_size}"
         raise NotYet(f"{message}: call dist.init_process_group before any computation")
 
@@ -109,8 +109,8 @@ SHARES = "TODO 2: each rank reads its own share of the images"
 
 
 @EXERCISE.check(SHARES)
-def shares(program: object) -> None:
-    first, second = (set(rank.epoch(0)) for rank in ranks(program))
+def separate_shares(program: object) -> None:
+    first, second = (set(rank.epoch(0)) for rank in run_ranks(program))
     if len(first & second) > 1:  # one image pads an odd number
         raise NotYet(
             f"{len(first & second)} images are read by both ranks: give the loader a DistributedSampler"
@@ -118,8 +118,8 @@ def shares(program: object) -> None:
 
 
 @EXERCISE.check(f"TODO 2: a step has {BATCH} images across both ranks")
-def batch(program: object) -> None:
-    batch_size = round(len(ranks(program)[0].images) / ranks(program)[0].steps)
+def global_batch(program: object) -> None:
+    batch_size = round(len(run_ranks(program)[0].images) / run_ranks(program)[0].steps)
     if not BATCH // RANKS - 1 <= batch_size <= BATCH // RANKS:
         raise NotYet(f"each rank takes {batch_size} images per step: divide the batch size by the world size")
 
@@ -127,7 +127,7 @@ def batch(program: object) -> None:
 # Ranks that read the same shuffled images have equal weights and new orders without TODO 3 and 4.
 @EXERCISE.check("TODO 3: both ranks have the same weights after each step", after=SHARES)
 def same_weights(program: object) -> None:
-    first, second = (rank.weights for rank in ranks(program))
+    first, second = (rank.weights for rank in run_ranks(program))
     if first != second:
         same = [mine == second_weight for mine, second_weight in zip(first, second, strict=False)]
         when = f"after step {same.index(False) + 1}" if False in same[:-1] else "at the end"
@@ -138,6 +138,6 @@ def same_weights(program: object) -> None:
 
 
 @EXERCISE.check("TODO 4: each epoch has its own order", after=SHARES)
-def orders(program: object) -> None:
-    if ranks(program)[0].epoch(0) == ranks(program)[0].epoch(1):
+def epoch_order(program: object) -> None:
+    if run_ranks(program)[0].epoch(0) == run_ranks(program)[0].epoch(1):
         raise NotYet("both epochs have the same order: call sampler.set_epoch before each epoch")

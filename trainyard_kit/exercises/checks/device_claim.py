@@ -38,7 +38,7 @@ add_manifest_checks(EXERCISE, kind="ResourceClaimTemplate", version="resource.k8
 
 
 @EXERCISE.check("it requests one device", essential=True)
-def one(template: Object, cluster: Cluster) -> None:
+def one_device(template: Object, cluster: Cluster) -> None:
     requests = field(template, "spec.spec.devices.requests")
     if not isinstance(requests, list) or len(requests) != 1:
         raise NotYet("spec.spec.devices.requests must have exactly one request")
@@ -48,8 +48,8 @@ def one(template: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("it matches partitions of a GPU with 40 GiB or more, and nothing else")
-def matches(template: Object, cluster: Cluster) -> None:
-    for device in _offers(cluster):
+def matching_devices(template: Object, cluster: Cluster) -> None:
+    for device in _device_kinds(cluster):
         profile, memory = (
             _value(device, "profile"),
             int(parse_quantity(device["capacity"]["memory"]["value"])),
@@ -66,7 +66,7 @@ def matches(template: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("the notebook's clean-up cell finds it")
-def labelled(template: Object, cluster: Cluster) -> None:
+def cleanup_label(template: Object, cluster: Cluster) -> None:
     check_label(template, "17")
 
 
@@ -78,7 +78,7 @@ def _value(device: Object, name: str) -> str:
     return next(iter((device["attributes"].get(name) or {"string": ""}).values()))
 
 
-def _offers(cluster: Cluster) -> list[Object]:
+def _device_kinds(cluster: Cluster) -> list[Object]:
     """List one device of each kind: a whole GPU, and a partition of each profile."""
     claims = cluster.kube.get_all("ResourceClaim")
     if used := sorted(
@@ -93,9 +93,9 @@ def _offers(cluster: Cluster) -> list[Object]:
 def _refusal(template: Object, cluster: Cluster, device: Object) -> str:
     """Offer a single device to a pod with the request; return the scheduler's reason if it does not fit."""
     spec = copy.deepcopy(template["spec"]["spec"])
-    only = {"cel": {"expression": f'device.attributes["{DRIVER}"].uuid == "{_value(device, "uuid")}"'}}
+    selector = {"cel": {"expression": f'device.attributes["{DRIVER}"].uuid == "{_value(device, "uuid")}"'}}
     for choice in _choices(spec["devices"]["requests"][0]):
-        choice["selectors"] = [only, *(choice.get("selectors") or ())]
+        choice["selectors"] = [selector, *(choice.get("selectors") or ())]
     name = names.unique("exercise")
     metadata = {"name": name, "labels": {"trainyard/notebook": "17"}}
     claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}

@@ -192,7 +192,7 @@ def constraint(words: list[str]) -> str:
 
 
 @EXERCISE.check("there is one new instruction, and it runs a command", essential=True)
-def instruction(dockerfile: list[str]) -> None:
+def run_instruction(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     word = all_instructions[place].partition(" ")[0].upper()
     if word != "RUN":
@@ -202,7 +202,7 @@ def instruction(dockerfile: list[str]) -> None:
 
 
 @EXERCISE.check("the shell runs it, and pip installs the package", essential=True)
-def installs(dockerfile: list[str]) -> None:
+def installs_package(dockerfile: list[str]) -> None:
     if not requirements(dockerfile):
         message = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
         raise NotYet(f"pip install does not install {PACKAGE}: its arguments are {message}")
@@ -218,7 +218,7 @@ def installs(dockerfile: list[str]) -> None:
 
 
 @EXERCISE.check("the version is pinned")
-def pinned(dockerfile: list[str]) -> None:
+def pinned_version(dockerfile: list[str]) -> None:
     requirement_list = requirements(dockerfile)
     versions = [str(requirement.specifier).lstrip("=") for requirement in requirement_list]
     for requirement in requirement_list:
@@ -232,7 +232,7 @@ def pinned(dockerfile: list[str]) -> None:
 
 
 @EXERCISE.check("the base image keeps its torch")
-def constrained(dockerfile: list[str]) -> None:
+def torch_constraint(dockerfile: list[str]) -> None:
     bare = [words for words in installs_of(dockerfile) if "--no-deps" not in words]
     if any(constraint(words) != CONSTRAINTS for words in bare):
         raise NotYet(f"a dependency of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
@@ -246,7 +246,7 @@ def constrained(dockerfile: list[str]) -> None:
 
 
 @EXERCISE.check("pip may install into the system's Python")
-def allowed(dockerfile: list[str]) -> None:
+def system_packages(dockerfile: list[str]) -> None:
     option = "--break-system-packages"
     if not all(has(words, option, shortest="--b") for words in installs_of(dockerfile)):
         raise NotYet(
@@ -268,7 +268,7 @@ def no_cache(dockerfile: list[str]) -> None:
 
 
 @EXERCISE.check("a change to a trainer does not reinstall it")
-def cached(dockerfile: list[str]) -> None:
+def layer_order(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     if place > next(
         number for number, line in enumerate(all_instructions) if line.startswith("COPY trainers/")

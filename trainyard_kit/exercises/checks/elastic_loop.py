@@ -17,7 +17,9 @@ def train(state, images, rank, world_size, batch):
 EXERCISE = Exercise("train", seconds=5, stub=STUB)
 
 
-def round_of(train: Answer, state: dict[str, Any], world_size: int, *, steps: int) -> list[list[list[int]]]:
+def train_round(
+    train: Answer, state: dict[str, Any], world_size: int, *, steps: int
+) -> list[list[list[int]]]:
     """Train for some steps, and interrupt the next one before its update.
 
     Args:
@@ -62,15 +64,15 @@ def flat(steps: list[Any]) -> list[int]:
 
 
 @EXERCISE.check("a single rank takes each image once", essential=True)
-def alone(train: Answer) -> None:
-    images = flat(round_of(train, {"step": 0}, 1, steps=IMAGES))
+def single_rank(train: Answer) -> None:
+    images = flat(train_round(train, {"step": 0}, 1, steps=IMAGES))
     if sorted(images) != list(range(IMAGES)):
         raise NotYet(f"one rank takes {len(images)} images, {len(set(images))} of them distinct, of {IMAGES}")
 
 
 @EXERCISE.check(DIVIDED)
-def divided(train: Answer) -> None:
-    steps = round_of(train, {"step": 0}, 3, steps=IMAGES)
+def divides_batch(train: Answer) -> None:
+    steps = train_round(train, {"step": 0}, 3, steps=IMAGES)
     if not steps:
         raise NotYet("three ranks take no step: a round begins with the state that is passed")
     sizes = [len(rank) for step in steps for rank in step]
@@ -85,8 +87,8 @@ def divided(train: Answer) -> None:
 
 
 @EXERCISE.check("five ranks, which cannot divide a batch evenly, lose no image", after=DIVIDED)
-def uneven(train: Answer) -> None:
-    images = flat(round_of(train, {"step": 0}, 5, steps=IMAGES))
+def uneven_shares(train: Answer) -> None:
+    images = flat(train_round(train, {"step": 0}, 5, steps=IMAGES))
     if sorted(images) != list(range(IMAGES)):
         twice = f", {len(images) - len(set(images))} of them twice" if len(images) > len(set(images)) else ""
         raise NotYet(
@@ -98,25 +100,26 @@ def uneven(train: Answer) -> None:
 @EXERCISE.check("a step has the same images for any number of ranks", after=DIVIDED)
 def same_batches(train: Answer) -> None:
     batches = [
-        [sorted(flat([step])) for step in round_of(train, {"step": 0}, n, steps=IMAGES)] for n in (1, 2, 3, 5)
+        [sorted(flat([step])) for step in train_round(train, {"step": 0}, n, steps=IMAGES)]
+        for n in (1, 2, 3, 5)
     ]
     if any(batch != batches[0] for batch in batches):
         raise NotYet("take the batch of this step first, then this rank's share of it")
 
 
-def changed(train: Answer, *, first: int, then: int) -> list[int]:
+def two_rounds(train: Answer, *, first: int, then: int) -> list[int]:
     """Return the images of two rounds, the second with another number of ranks."""
     state = {"step": 0}
-    before = round_of(train, state, first, steps=2)
-    return flat(before) + flat(round_of(train, state, then, steps=IMAGES))
+    before = train_round(train, state, first, steps=2)
+    return flat(before) + flat(train_round(train, state, then, steps=IMAGES))
 
 
 @EXERCISE.check(RESUMES, after=DIVIDED)
-def resumes(train: Answer) -> None:
-    images = changed(train, first=1, then=2)
-    round_of(train, state := {"step": 0}, 1, steps=2)
+def resumes_at_step(train: Answer) -> None:
+    images = two_rounds(train, first=1, then=2)
+    train_round(train, state := {"step": 0}, 1, steps=2)
     step, repeated = state.get("step"), len(images) > len(set(images))
-    if (repeated or len(images) < IMAGES) and step not in ((2,) if repeated else (2, 3)):  # 3: see `repeats`
+    if (repeated or len(images) < IMAGES) and step not in ((2,) if repeated else (2, 3)):  # 3: the next check
         raise NotYet(
             f"state['step'] is {describe(step)} after two steps, and should be 2: "
             "set it in the dict that is passed, to the number of the next step"
@@ -128,8 +131,8 @@ def resumes(train: Answer) -> None:
 
 
 @EXERCISE.check("a step in which a worker fails is repeated", after=RESUMES)
-def repeats(train: Answer) -> None:
-    images = changed(train, first=3, then=2)
+def repeats_failed_step(train: Answer) -> None:
+    images = two_rounds(train, first=3, then=2)
     if set(images) != set(range(IMAGES)):
         raise NotYet(
             "images of the interrupted step are missing: count a step once it is complete, after the yield"

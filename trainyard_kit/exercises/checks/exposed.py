@@ -29,24 +29,24 @@ def compare(exposed: Answer, communication: list[Any], computing: list[Any], adv
 
 
 @EXERCISE.check("without computation, all communication is exposed", essential=True)
-def alone(exposed: Answer) -> None:
+def no_computation(exposed: Answer) -> None:
     compare(exposed, [(10, 30), (40, 45)], [], "add up all spans, including fractions of milliseconds")
 
 
 @EXERCISE.check("computation hides the communication that it overlaps")
-def covered(exposed: Answer) -> None:
+def hidden_communication(exposed: Answer) -> None:
     compare(exposed, [(10, 30)], [(0, 50)], "nothing remains")
     compare(exposed, [(10, 30)], [(20, 50)], "subtract the overlap, and no more")
     compare(exposed, [(10, 30)], [(30, 50)], "spans that only touch do not overlap")
 
 
 @EXERCISE.check("several computations may hide parts of one operation")
-def parts(exposed: Answer) -> None:
+def several_computations(exposed: Answer) -> None:
     compare(exposed, [(0, 40)], [(5, 10), (20, 25)], "compare with each span of computation")
 
 
 @EXERCISE.check("a millisecond covered by two spans counts once")
-def once(exposed: Answer) -> None:
+def merged_spans(exposed: Answer) -> None:
     compare(exposed, [(0, 40)], [(5, 15), (10, 20)], "merge overlapping spans of computation first")
     compare(exposed, [(0, 20), (10, 30)], [(25, 40)], "two simultaneous operations count once")
     nested = "a span may lie within another: a merged span ends at the later end of both"

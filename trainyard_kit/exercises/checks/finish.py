@@ -55,7 +55,7 @@ def _rank(finish: Answer, rank: int, correct: int, folder: Path) -> None:
 
 
 @lru_cache(maxsize=1)
-def both(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
+def run_ranks(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
     """Run both ranks; return their records and the saved state dict."""
     import torch  # once, before the processes are forked
 
@@ -84,15 +84,15 @@ def both(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | N
 
 
 @EXERCISE.check("both ranks finish", essential=True)
-def ends(finish: Answer) -> None:
-    records, _ = both(finish)
+def ranks_finish(finish: Answer) -> None:
+    records, _ = run_ranks(finish)
     if any("lost" in record or not record for record in records):
         raise NotYet("one rank waits in a collective that the other never calls: all ranks must call it")
 
 
 @EXERCISE.check("both ranks return the sum over all ranks")
-def sums(finish: Answer) -> None:
-    records = both(finish)[0]
+def returns_sum(finish: Answer) -> None:
+    records = run_ranks(finish)[0]
     counts = [record["correct"] for record in records]
     for rank, record in enumerate(records):
         if record["answer"] != sum(counts):
@@ -103,22 +103,22 @@ def sums(finish: Answer) -> None:
 
 
 @EXERCISE.check("only one rank saves")
-def one_writer(finish: Answer) -> None:
-    saves = [record["saves"] for record in both(finish)[0]]
+def one_rank_saves(finish: Answer) -> None:
+    saves = [record["saves"] for record in run_ranks(finish)[0]]
     if sum(saves) != 1:
         raise NotYet(f"the ranks save {saves} times: only rank 0 should save")
 
 
 @EXERCISE.check("the file loads into a model without DDP")
-def loads(finish: Answer) -> None:
-    saved = both(finish)[1]
+def file_loads(finish: Answer) -> None:
+    saved = run_ranks(finish)[1]
     if saved is None:
         raise NotYet("there is no file at path: torch.save should write it")
     if not isinstance(saved, dict):
         raise NotYet("it contains a whole object: save its state_dict(), which contains only named tensors")
     if {"weight", "bias"} == set(saved):
         values: dict[str, object] = {name: getattr(value, "tolist", list)() for name, value in saved.items()}
-        if values != both(finish)[0][0]["weights"]:
+        if values != run_ranks(finish)[0][0]["weights"]:
             raise NotYet("it does not contain the weights of the model that is passed: save those")
     else:
         raise NotYet(f"it contains {', '.join(saved)}; the network has weight and bias: save model.module's")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainyard_kit.exercises.checklist import Answer, Exercise, ExerciseCheck, NotYet, near, parts
+from trainyard_kit.exercises.checklist import Answer, Exercise, ExerciseCheck, NotYet, check_number, parts
 
 CALLS = 20
 
@@ -110,7 +110,7 @@ def __getattr__(attribute: str) -> Exercise:
         raise AttributeError(attribute)
     formula = globals()[name]
     table = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))[name]
-    exercise = Exercise(table["takes"], seconds=5, stub=table["stub"], name=attribute)
+    exercise = Exercise(table["answer"], seconds=5, stub=table["stub"], name=attribute)
     labels = table.get("parts", [])
     previous: dict[str, str] = {}  # what follows from a mistake is not called one of its own
     for case in table["checks"]:
@@ -123,7 +123,7 @@ def __getattr__(attribute: str) -> Exercise:
 def _check(
     exercise: Exercise, formula: Callable[..., Any], labels: list[str], case: Any, *, after: str
 ) -> ExerciseCheck:
-    (name,) = exercise.takes
+    (name,) = exercise.answers
 
     def check(**answers: Answer) -> None:
         drawn = [list(map(_draw, case["draw"])) for _ in range(CALLS)] if "draw" in case else []
@@ -132,7 +132,7 @@ def _check(
             call = f"{name}({', '.join(shown)})"
             result, expected = answers[name](*copy.deepcopy(arguments)), formula(*arguments)
             if not labels:
-                near(result, expected, call, case["advice"])
+                check_number(result, expected, call, case["advice"])
                 continue
             numbers = parts(result, labels, call)
             if _permuted(numbers, expected):
@@ -141,7 +141,7 @@ def _check(
                 )
             for label, number, value in zip(labels, numbers, expected, strict=True):
                 if label in case.get("only", labels):
-                    near(number, value, f"{label} of {call}", case["advice"])
+                    check_number(number, value, f"{label} of {call}", case["advice"])
 
     essential, last = case.get("essential", False), "draw" in case
     return ExerciseCheck(case["name"], check, essential, last, after)

@@ -25,7 +25,7 @@ def no_gpu(job: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("a node of this cluster matches its nodeSelector")
-def placed(job: Object, cluster: Cluster) -> None:
+def node_selector(job: Object, cluster: Cluster) -> None:
     selector = (field(job, "spec.template.spec") or {}).get("nodeSelector") or {}  # type: ignore[attr-defined]
     labels = [node["metadata"].get("labels") or {} for node in cluster.kube.get_all("Node")]
     if not any(selector.items() <= node.items() for node in labels):
@@ -33,13 +33,13 @@ def placed(job: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("two pods run at the same time")
-def pods(job: Object, cluster: Cluster) -> None:
+def pod_count(job: Object, cluster: Cluster) -> None:
     expect(field(job, "spec.completions"), PODS, "spec.completions")
     expect(field(job, "spec.parallelism"), PODS, "spec.parallelism")
 
 
 @EXERCISE.check("torchrun waits for two nodes")
-def world(job: Object, cluster: Cluster) -> None:
+def torchrun_nodes(job: Object, cluster: Cluster) -> None:
     container = _container(job)
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     text = " ".join(map(str, words)).replace("--nnodes ", "--nnodes=")

@@ -48,30 +48,30 @@ def parallelism(job: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("each pod has an index")
-def numbered(job: Object, cluster: Cluster) -> None:
+def completion_mode(job: Object, cluster: Cluster) -> None:
     expect(job["spec"].get("completionMode"), "Indexed", "spec.completionMode")
 
 
 @EXERCISE.check("a pod that fails is not restarted")
-def restarts(job: Object, cluster: Cluster) -> None:
+def restart_policy(job: Object, cluster: Cluster) -> None:
     policy = job["spec"]["template"]["spec"].get("restartPolicy")
     if policy != "Never":
         raise NotYet(f"restartPolicy {policy!r} restarts the container of a failed pod: use 'Never'")
 
 
 @EXERCISE.check("the Job is not suspended")
-def begins(job: Object, cluster: Cluster) -> None:
+def not_suspended(job: Object, cluster: Cluster) -> None:
     if job["spec"].get("suspend"):
         raise NotYet("spec.suspend keeps the Job from starting: leave it out")
 
 
 @EXERCISE.check("the notebook's clean-up cell finds it")
-def labelled(job: Object, cluster: Cluster) -> None:
+def cleanup_label(job: Object, cluster: Cluster) -> None:
     check_label(job, "01")
 
 
 @EXERCISE.check("on the cluster, each pod prints its index", last=True)
-def runs(job: Object, cluster: Cluster) -> None:
+def prints_index(job: Object, cluster: Cluster) -> None:
     item = copy.deepcopy(job)
     item["metadata"]["name"] = name = names.unique("exercise")
     item["spec"].pop("ttlSecondsAfterFinished", None)  # so that the logs of its pods can be read

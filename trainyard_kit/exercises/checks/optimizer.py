@@ -101,7 +101,7 @@ def accuracy(optimizer: Answer, staleness: int, factor: float = 1) -> float:
 
 
 @EXERCISE.check("it returns a PyTorch optimizer", essential=True)
-def returns(optimizer: Answer) -> None:
+def returns_optimizer(optimizer: Answer) -> None:
     import torch
 
     returned = optimizer(list(network().parameters()))
@@ -112,7 +112,7 @@ def returns(optimizer: Answer) -> None:
 
 
 @EXERCISE.check("it updates all parameters that it gets, and no others", essential=True)
-def updates(optimizer: Answer) -> None:
+def updates_parameters(optimizer: Answer) -> None:
     parameters = list(network().parameters())
     updated = [param for group in optimizer(parameters).param_groups for param in group["params"]]
     if {id(parameter) for parameter in updated} != {id(parameter) for parameter in parameters}:
@@ -120,13 +120,13 @@ def updates(optimizer: Answer) -> None:
 
 
 @EXERCISE.check("a checkpoint can save and restore its state")
-def state(optimizer: Answer) -> None:
+def restores_state(optimizer: Answer) -> None:
     built = optimizer(list(network().parameters()))
     built.load_state_dict(built.state_dict())
 
 
 @EXERCISE.check(FRESH)
-def fresh(optimizer: Answer) -> None:
+def learns_from_fresh_gradients(optimizer: Answer) -> None:
     measured = accuracy(optimizer, 0)
     if not measured >= ACCURACY:
         advice = _advise(optimizer, 0)
@@ -134,7 +134,7 @@ def fresh(optimizer: Answer) -> None:
 
 
 @EXERCISE.check(f"it learns from gradients that are {STALE} updates stale", after=FRESH)
-def stale(optimizer: Answer) -> None:
+def learns_from_stale_gradients(optimizer: Answer) -> None:
     measured = accuracy(optimizer, STALE)
     if not measured >= ACCURACY:
         advice = f"workers repeat a step until they see its effect; {_advise(optimizer, STALE)}"

@@ -13,7 +13,7 @@ EXERCISE = Exercise(
     seconds=5,
     text=True,
     stub=r"TODO (?P<step>\d+) TODO",
-    endless=r"nested repetition such as (\S+)+ tries every division of a line; one + is enough",
+    timeout_advice=r"nested repetition such as (\S+)+ tries every division of a line; one + is enough",
 )
 # The lines that the notebook shows, and lines of a longer run that it does not show.
 SHOWN = """\
@@ -83,7 +83,7 @@ def is_pattern(pattern: str) -> None:
 
 
 @EXERCISE.check("each training line matches", essential=True)
-def each_line(pattern: str) -> None:
+def matches_training_lines(pattern: str) -> None:
     if (number := len(training(pattern))) != len(TRAINED):
         lost = next(line for line in SHOWN.splitlines() if "[train]" in line and not events(pattern, line))
         hint = unescaped(pattern) or f"; compare the spaces, bars and signs of {lost[9:]}"
@@ -91,7 +91,7 @@ def each_line(pattern: str) -> None:
 
 
 @EXERCISE.check("step is the iteration")
-def steps(pattern: str) -> None:
+def step_numbers(pattern: str) -> None:
     rows = training(pattern)
     if [row.get("step") for row in rows] != list(TRAINED):
         hint = "what comes before it?"
@@ -103,7 +103,7 @@ def steps(pattern: str) -> None:
 
 
 @EXERCISE.check("loss is the number after nll, with its exponent")
-def losses(pattern: str) -> None:
+def loss_numbers(pattern: str) -> None:
     rows = training(pattern)
     if [row.get("loss") for row in rows] != list(TRAINED.values()):
         raise NotYet(
@@ -123,7 +123,7 @@ def no_validation(pattern: str) -> None:
 
 
 @EXERCISE.check("it also matches a longer run", last=True)
-def longer(pattern: str) -> None:
+def matches_longer_run(pattern: str) -> None:
     rows = events(pattern, LONGER)
     if {row.get("step"): row.get("loss") for row in rows} != TRAINED_LONGER:
         numbers = f"step {values(rows, 'step') or 'nothing'} and loss {values(rows, 'loss') or 'nothing'}"

@@ -17,7 +17,7 @@ add_manifest_checks(EXERCISE, kind="PriorityClass", version="scheduling.k8s.io/v
 
 
 @EXERCISE.check("its pods come before those of low and after those of high")
-def between(priority_class: Object, cluster: Cluster) -> None:
+def value_between(priority_class: Object, cluster: Cluster) -> None:
     try:
         low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
     except KitError as error:
@@ -33,7 +33,7 @@ def between(priority_class: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("its pods wait and do not preempt others")
-def waits(priority_class: Object, cluster: Cluster) -> None:
+def never_preempts(priority_class: Object, cluster: Cluster) -> None:
     if priority_class.get("preemptionPolicy") != "Never":
         raise NotYet(
             "its pods preempt others by default: which preemptionPolicy lets them wait in the queue?"

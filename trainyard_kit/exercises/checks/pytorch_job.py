@@ -40,7 +40,7 @@ def replicas(job: Object, deployment: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("the operator's container is called pytorch")
-def names(job: Object, deployment: Object, cluster: Cluster) -> None:
+def container_name(job: Object, deployment: Object, cluster: Cluster) -> None:
     container_names = [container.get("name") for container in containers(job)]
     if wrong := [name for name in container_names if name != "pytorch"]:
         raise NotYet(
@@ -54,7 +54,7 @@ def accepted(job: Object, deployment: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("it has as many pods as the Deployment")
-def pods(job: Object, deployment: Object, cluster: Cluster) -> None:
+def pod_count(job: Object, deployment: Object, cluster: Cluster) -> None:
     if (job["spec"].get("runPolicy") or {}).get("suspend"):
         raise NotYet("runPolicy.suspend keeps pods from being created: leave it out")
     counts = [mapping(job, f"{REPLICAS}.{role}").get("replicas", 1) for role in ("Master", "Worker")]
@@ -62,7 +62,7 @@ def pods(job: Object, deployment: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("all of them have the Deployment's image and command")
-def same(job: Object, deployment: Object, cluster: Cluster) -> None:
+def same_image_and_command(job: Object, deployment: Object, cluster: Cluster) -> None:
     expected = mapping(deployment, "spec.template.spec.containers.0")
     for container in containers(job):
         expect(container.get("image"), expected.get("image"), "a container's image")
@@ -73,7 +73,7 @@ def same(job: Object, deployment: Object, cluster: Cluster) -> None:
 
 
 @EXERCISE.check("a failed rank is not restarted on its own")
-def restarts(job: Object, deployment: Object, cluster: Cluster) -> None:
+def restart_policy(job: Object, deployment: Object, cluster: Cluster) -> None:
     for role in ("Master", "Worker"):
         policy = mapping(job, f"{REPLICAS}.{role}").get("restartPolicy")
         expect(policy, "Never", f"{role}.restartPolicy")

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe, explain
 
-BEFORE, NOW, SECONDS = 4, 2, 30
+SAVING_RANKS, RESUMING_RANKS, SECONDS = 4, 2, 30
 STEPS = random.randrange(4, 20)  # random, so that no constant is the saved step
 FIRST_RATE, LAST_RATE = (
     0.05,
@@ -38,7 +38,7 @@ def resume(model, optimizer, folder):
     return 0
 '''
 EXERCISE = Exercise(
-    "resume", seconds=60, stub=STUB, endless="does a rank wait for a call that the other never makes?"
+    "resume", seconds=60, stub=STUB, timeout_advice="does a rank wait for a call that the other never makes?"
 )
 
 
@@ -68,11 +68,11 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
 def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Return both moments of all parameters that have them."""
     states = [optimizer.state.get(weight, {}) for weight in optimizer.param_groups[0]["params"]]
-    both = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq") if name in state]
-    return [moment.full_tensor().clone() for moment in both]
+    tensors = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq") if name in state]
+    return [tensor.full_tensor().clone() for tensor in tensors]
 
 
-def interrupted(folder: Path) -> dict[str, Any]:
+def train_and_save(folder: Path) -> dict[str, Any]:
     """Train, save, and take the next step."""
     model, optimizer = build(seed=1)
     for number in range(STEPS):
@@ -86,7 +86,7 @@ def interrupted(folder: Path) -> dict[str, Any]:
     return state | {"next": weights(model)}
 
 
-def resumed(resume: Callable[..., Any], folder: Path) -> dict[str, Any]:
+def resume_and_step(resume: Callable[..., Any], folder: Path) -> dict[str, Any]:
     """Let the learner's function load the checkpoint, and take the next step."""
     model, optimizer = build(seed=2)
     returned = resume(model, optimizer, str(folder))
@@ -145,46 +145,48 @@ def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dic
 
 
 @lru_cache(maxsize=1)
-def saved() -> tuple[tempfile.TemporaryDirectory[str], dict[str, Any]]:
+def saved_checkpoint() -> tuple[tempfile.TemporaryDirectory[str], dict[str, Any]]:
     """Return the directory with the checkpoint of four ranks, and their state."""
     importlib.import_module("torch._dynamo")  # fully_shard imports it: do so once, not on each rank
     folder = tempfile.TemporaryDirectory(prefix="exercise-")
     checkpoint = Path(folder.name, "checkpoint")
-    return folder, on_ranks(BEFORE, lambda: interrupted(checkpoint), Path(folder.name))[0]
+    return folder, on_ranks(SAVING_RANKS, lambda: train_and_save(checkpoint), Path(folder.name))[0]
 
 
 @lru_cache(maxsize=1)
 def run(resume: Callable[..., Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the state saved by four ranks, and that of two ranks after the learner's function."""
-    folder, before = saved()
+    folder, before = saved_checkpoint()
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder_name:
         return before, on_ranks(
-            NOW, lambda: resumed(resume, Path(folder.name, "checkpoint")), Path(folder_name)
+            RESUMING_RANKS,
+            lambda: resume_and_step(resume, Path(folder.name, "checkpoint")),
+            Path(folder_name),
         )
 
 
-def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
-    return len(ours) == len(theirs) and all(
-        torch.allclose(first, second, atol=1e-5) for first, second in zip(ours, theirs, strict=True)
+def all_close(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        torch.allclose(tensor, other, atol=1e-5) for tensor, other in zip(first, second, strict=True)
     )
 
 
 @EXERCISE.check("both ranks finish", essential=True)
-def ends(resume: Answer) -> None:
+def ranks_finish(resume: Answer) -> None:
     run(resume)
 
 
 @EXERCISE.check("both ranks have the weights that four ranks saved")
 def loads_weights(resume: Answer) -> None:
     before, now = run(resume)
-    if not all(same(rank["weights"], before["weights"]) for rank in now):
+    if not all(all_close(rank["weights"], before["weights"]) for rank in now):
         raise NotYet("the weights differ: checkpoint.load fills the dict of get_state_dict in place")
 
 
 @EXERCISE.check("the optimizer has the moments that were saved")
 def loads_moments(resume: Answer) -> None:
     before, now = run(resume)
-    if not all(same(rank["moments"], before["moments"]) for rank in now):
+    if not all(all_close(rank["moments"], before["moments"]) for rank in now):
         if not any(rank["moments"] for rank in now):
             raise NotYet(
                 "the optimizer has no moments: a new one has none to fill, but get_state_dict creates them; "
@@ -210,9 +212,9 @@ def returns_step(resume: Answer) -> None:
 
 
 @EXERCISE.check("the next step is that of an uninterrupted run", last=True)
-def goes_on(resume: Answer) -> None:
+def next_step_matches(resume: Answer) -> None:
     before, now = run(resume)
-    if not all(same(rank["next"], before["next"]) for rank in now):
+    if not all(all_close(rank["next"], before["next"]) for rank in now):
         rates = sorted({rate for rank in now for rate in rank["rates"]})
         if rates != [LAST_RATE]:
             shown = ", ".join(f"{rate:g}" for rate in rates)
