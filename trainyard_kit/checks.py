@@ -1,6 +1,7 @@
-"""A preflight: checks before a cluster is created, each with its result and how to fix it.
+"""A preflight: checks before a cluster is created or used, each with its result and how to fix it.
 
-All failures are reported together. Each provider has its own checks.
+All failures are reported together. Each provider has its own checks; those of a cluster that exists are in
+`cluster_checks`.
 """
 
 import tomllib
@@ -136,5 +137,7 @@ def trainer_image(file: Path | None = None) -> Check:
         name = f"{published['name']}@{published['digest']}"
         text = f"published, for amd64 and arm64: TRAINYARD_IMAGE={name}; otherwise {config.DEFAULT_IMAGE}"
         return ok(about, text)
-    state = "is not published yet: kit.build_image(cluster=cluster) builds it in the cluster"
-    return ok(about, f"{config.DEFAULT_IMAGE}; the kit's own, with all dependencies of its trainers, {state}")
+    text = (
+        f"{config.DEFAULT_IMAGE}; the kit's own, with all dependencies of its trainers, is not published yet"
+    )
+    return ok(about, text, "`kit.build_image(cluster=cluster)` builds it in the cluster")

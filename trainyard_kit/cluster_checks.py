@@ -21,7 +21,7 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.storage import pvc, storage_class
-from trainyard_kit.clouds.checks import Check, Report, failed, ok, warn
+from trainyard_kit.checks import Check, Report, failed, ok, warn
 from trainyard_kit.container_images.image_index import compare
 
 # Permissions for launching and following runs and for volumes: API group, resource and verbs.

@@ -9,7 +9,7 @@ from botocore import exceptions as boto
 
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, KitError
-from trainyard_kit.clouds.checks import Level
+from trainyard_kit.checks import Level
 from trainyard_kit.clouds.cloud_errors import ErrorReason, classify
 from trainyard_kit.clouds.eks import machines, preflight
 from trainyard_kit.clouds.eks.client_errors import AwsError, to_error

@@ -19,7 +19,7 @@ import pytest
 import requests
 
 from kitlib.clusters.shape import Shape
-from trainyard_kit.clouds.checks import Level
+from trainyard_kit.checks import Level
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error, translate
 from trainyard_kit.clouds.gke.cluster import GkeCluster

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from kitlib import plugins
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, ProviderFailed
-from trainyard_kit.clouds.checks import Probe, failed, ok, run
+from trainyard_kit.checks import Probe, failed, ok, run
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
 from trainyard_kit.clouds.spec import (
@@ -199,8 +199,8 @@ class MoonCluster(CloudCluster):
     def nodes(self):
         return Text(f"{self._require_info().machines.count} nodes")
 
-    def add_admin(self, who):
-        return Text(who)
+    def add_admin(self, principal):
+        return Text(principal)
 
     @property
     def bucket(self):

@@ -20,11 +20,11 @@ from kitlib import config
 from kitlib.causes import Cause, Diagnosis
 from kitlib.display.tables import Table
 from kitlib.errors import CODE, KitError
+from trainyard_kit.checks import Check, Level, Report
 from trainyard_kit.cli import advice, options
 from trainyard_kit.cli.course import copy_course
 from trainyard_kit.cli.kubectl import WITH_CONTAINER, split_cluster
 from trainyard_kit.cli.main import main
-from trainyard_kit.clouds.checks import Check, Level, Report
 
 ROOT = Path(advice.__file__).resolve().parents[2]
 PACKAGES = ("kitlib", "trainyard_kit", "localkube")

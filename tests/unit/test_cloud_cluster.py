@@ -16,7 +16,7 @@ from dev_commands import Commands
 from kitlib import clusters
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, PreflightFailed, ProviderFailed
-from trainyard_kit.clouds import checks
+from trainyard_kit import checks
 
 from .made_up_cloud import Account, MoonCluster, provide, tags
 
@@ -102,7 +102,8 @@ def test_the_image_of_a_release_is_written_to_where_the_preflight_reads_it(tmp_p
 
 def test_the_preflight_names_the_published_image_or_who_builds_it(account, tmp_path, monkeypatch):
     monkeypatch.delenv("TRAINYARD_IMAGE", raising=False)
-    assert "is not published yet: kit.build_image(cluster=cluster)" in checks.trainer_image().message
+    unpublished = checks.trainer_image()
+    assert "is not published yet" in unpublished.message and "`kit.build_image(" in unpublished.fix
     file = tmp_path / "published.toml"
     file.write_text(f'name = "registry.example/kit/trainer"\ndigest = "sha256:{"a" * 64}"\n')
     assert "TRAINYARD_IMAGE=registry.example/kit/trainer@sha256:aaa" in checks.trainer_image(file).message

@@ -1,5 +1,6 @@
 """What a cluster at a cloud costs, and how that is agreed to."""
 
+import io
 import logging
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -38,19 +39,14 @@ def no_budget(monkeypatch):
     monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
 
 
-def answers(*replies):
-    """Return what stands in for the keyboard, and the questions that it was asked."""
-    questions, left = [], list(replies)
+@pytest.fixture
+def keyboard(monkeypatch):
+    """Return a function that sets what is typed; None stands for no terminal."""
 
-    def ask(question: str) -> str:
-        questions.append(question)
-        return left.pop(0)
+    def type_(reply: str | None) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("" if reply is None else f"{reply}\n"))
 
-    return ask, questions
-
-
-def no_terminal(question: str) -> str:
-    raise EOFError
+    return type_
 
 
 def test_an_estimate_adds_up_and_says_what_bills_on_after_the_expiry():
@@ -82,21 +78,24 @@ def test_the_kits_table_has_a_date_and_prices_what_is_stored_by_the_hour():
     assert table.price("z9.huge").dollars_an_hour is None
 
 
-def test_yes_is_a_yes_and_anything_else_is_a_no():
-    ask, questions = answers("Yes ")
-    confirmation.confirm_cost(ESTIMATE, prompt=ask)
-    assert "4.62" in questions[0] and "yes" in questions[0]
-    for no in ("", "no", "y"):
+def test_yes_is_a_yes_and_anything_else_is_a_no(keyboard, capsys):
+    keyboard("Yes ")
+    confirmation.confirm_cost(ESTIMATE)
+    question = capsys.readouterr().out
+    assert "4.62" in question and "yes" in question
+    for reply in ("", "no", "y"):
+        keyboard(reply)
         with pytest.raises(NotConfirmed, match="nothing was started"):
-            confirmation.confirm_cost(ESTIMATE, prompt=answers(no)[0])
+            confirmation.confirm_cost(ESTIMATE)
 
 
-def test_what_was_agreed_to_beforehand_is_shown_and_where_nobody_can_be_asked_the_argument_is(caplog):
+def test_a_cost_confirmed_beforehand_is_shown_and_needs_no_terminal(keyboard, caplog):
+    keyboard(None)
     with caplog.at_level(logging.INFO, logger="trainyard"):
-        confirmation.confirm_cost(ESTIMATE, confirm=True, prompt=no_terminal)
+        confirmation.confirm_cost(ESTIMATE, confirm=True)
     assert "4.62" in caplog.text
     with pytest.raises(BadInput) as error:
-        confirmation.confirm_cost(ESTIMATE, prompt=no_terminal)
+        confirmation.confirm_cost(ESTIMATE)
     assert "confirm=True" in error.value.fix
 
 

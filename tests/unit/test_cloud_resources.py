@@ -1,5 +1,7 @@
 """The kit's resources at the clouds: listed and deleted by tags, whoever created them; what clusters cost."""
 
+import io
+
 import pytest
 
 from kitlib.errors import BadInput, KitError, NotConfirmed, ProviderFailed
@@ -57,13 +59,14 @@ def test_a_cloud_that_there_is_not_is_refused(account):
         resources.delete_resources(clusters=[])
 
 
-def test_more_than_one_cluster_has_to_be_typed_for(account):
-    questions = []
+def test_more_than_one_cluster_has_to_be_typed_for(account, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\ndelete\n"))
     with pytest.raises(NotConfirmed):
-        resources.delete_resources("eks", dry_run=False, prompt=lambda text: questions.append(text) or "no")
-    assert "2 clusters" in questions[0] and "lab (moon, moon-1)" in questions[0]
+        resources.delete_resources("eks", dry_run=False)
+    question = capsys.readouterr().out
+    assert "2 clusters" in question and "lab (moon, moon-1)" in question
     assert account.left() == ["lab", "other"]
-    resources.delete_resources("eks", dry_run=False, prompt=lambda text: "delete")
+    resources.delete_resources("eks", dry_run=False)
     assert account.left() == []
 
 

@@ -148,6 +148,7 @@ def test_what_cannot_be_scaled_says_so(monkeypatch):
     monkeypatch.setattr(main, "ScalableCluster", MoonCluster)  # of which this one is none
     done = run("cluster", "scale", "4", "-c", "lab")
     assert (done.exit_code, "cannot be scaled" in done.stderr) == (1, True)
+    assert "another number of nodes: trainyard cluster create lab" in done.stderr
 
 
 def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypatch):

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 import kitlib as kit
 from kitlib.errors import KitError, PreflightFailed, Rejected
 from trainyard_kit import cluster_checks
+from trainyard_kit.checks import Level, Probe, failed, ok, run, warn
 from trainyard_kit.cli.main import main
-from trainyard_kit.clouds.checks import Level, Probe, failed, ok, run, warn
 
 ABOUT = 'cluster "lab" in us-west-2'
 

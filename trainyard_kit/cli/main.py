@@ -260,7 +260,7 @@ def scale(
     """
     existing = clusters.connect(cluster, provider=provider, **option)
     if not isinstance(existing, ScalableCluster):
-        again = f'kit.create_cluster("{existing.provider}", name="{cluster}", nodes={nodes})'
+        again = f'`kit.create_cluster("{existing.provider}", name="{cluster}", nodes={nodes})`'
         raise BadInput(
             f"the nodes of a cluster of the provider {existing.provider} cannot be scaled",
             about=f'cluster "{cluster}"',

@@ -22,8 +22,8 @@ from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
+from trainyard_kit.checks import Probe, Report, ok, run
 from trainyard_kit.clouds import confirmation
-from trainyard_kit.clouds.checks import Probe, Report, ok, run
 from trainyard_kit.clouds.price_table import (
     Estimate,
     Price,

@@ -4,7 +4,7 @@ A budget is a hard limit that confirmation does not lift. Prices are in `price_t
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from kitlib import config
 from kitlib.display import progress
@@ -20,7 +20,6 @@ def confirm_cost(
     confirm: bool = False,
     budget: float | None = None,
     committed: float = 0.0,
-    prompt: Callable[[str], str] = input,
 ) -> None:
     """Show an estimate, check it against the budget, of which ``committed`` dollars are used, and confirm."""
     _check_budget(estimate, budget, committed)
@@ -32,7 +31,7 @@ def confirm_cost(
         question = f"Start {estimate.about} for about {estimate.total:.2f} dollars?"
     else:
         question = f"{estimate}\n\nStart it?"
-    confirm_typed("yes", question, about=estimate.about, prompt=prompt)
+    confirm_typed("yes", question, about=estimate.about)
 
 
 def committed_cost(estimates: Iterable[Estimate]) -> float:
@@ -46,7 +45,7 @@ def committed_cost(estimates: Iterable[Estimate]) -> float:
     return total
 
 
-def confirm_typed(word: str, question: str, *, about: str, prompt: Callable[[str], str]) -> None:
+def confirm_typed(word: str, question: str, *, about: str) -> None:
     """Ask the user to type ``word``.
 
     Raises:
@@ -54,7 +53,7 @@ def confirm_typed(word: str, question: str, *, about: str, prompt: Callable[[str
         BadInput: There is no terminal, as under papermill.
     """
     try:
-        answer = prompt(f"{question} Type {word} to continue: ")
+        answer = input(f"{question} Type {word} to continue: ")
     except (EOFError, OSError, RuntimeError) as error:  # RuntimeError: a kernel without stdin
         what = "this needs confirmation, and there is no terminal to prompt in"
         raise BadInput(what, about=about, fix="`confirm=True`") from error

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 from kitlib.clusters.base import ScalableCluster
 from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
-from trainyard_kit.clouds.checks import Check, Report
+from trainyard_kit.checks import Check, Report
 from trainyard_kit.clouds.cluster_store import ClusterStore
 from trainyard_kit.clouds.spec import CloudResource, CloudSpec, ClusterInfo, Machines
 from trainyard_kit.clouds.steps import Clock, Steps
@@ -148,11 +148,11 @@ class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
         """Build its kubeconfig."""
 
     @abstractmethod
-    def add_admin(self, who: str) -> Text:
+    def add_admin(self, principal: str) -> Text:
         """Make a user an administrator of the cluster; return how they connect to it.
 
         Args:
-            who: At AWS the ARN of an IAM user or role; at Google Cloud ``user:ada@example.org``.
+            principal: At AWS the ARN of an IAM user or role; at Google Cloud ``user:ada@example.org``.
         """
 
     @property

@@ -1,6 +1,6 @@
 """List and delete the kit's cloud resources, of all clusters, identified by their tags."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Unpack
 
@@ -152,7 +152,6 @@ def delete_resources(
     project: str | None = None,
     dry_run: bool = True,
     confirm: bool = False,
-    prompt: Callable[[str], str] = input,
 ) -> Table:
     """Delete the kit's cloud resources; return those that remain: an empty table.
 
@@ -167,7 +166,6 @@ def delete_resources(
         project: A Google Cloud project; by default that of your credentials.
         dry_run: Only list what would be deleted. To delete, pass ``dry_run=False``.
         confirm: Agree beforehand to delete more than one cluster.
-        prompt: Puts a question at the keyboard, and returns the answer.
 
     Raises:
         NotConfirmed: The answer was not yes; nothing was deleted.
@@ -193,7 +191,7 @@ def delete_resources(
         listed = "\n".join(f"  {name} ({place.provider.provider}, {place})" for place, name in targets)
         message = f"{len(targets)} clusters and all their resources:\n{listed}\nDeletion cannot be undone."
         names = ", ".join(name for _, name in targets)
-        confirmation.confirm_typed("delete", message, about=names, prompt=prompt)
+        confirmation.confirm_typed("delete", message, about=names)
     _delete(targets)
     if failures:
         raise failures[0][1]

@@ -62,6 +62,18 @@ class NotebookPosition:
     at: str = ""
 
 
+@cache
+def cells() -> Course:
+    """Index the code cells of the course by their source."""
+    by_source: dict[str, list[tuple[str, int, int]]] = {}
+    for path in sorted((config.DATA / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        all_cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]).strip() for cell in all_cells if cell["cell_type"] == "code"]
+        for number, source in enumerate(code, 1):
+            by_source.setdefault(source, []).append((path.stem, number, len(code)))
+    return by_source
+
+
 def follow(kube: Kube) -> None:
     """Start reporting the progress of this notebook if it is an attendee's."""
     if not kube.namespace.startswith(NAMESPACES) or not in_notebook():
@@ -81,10 +93,10 @@ def follow(kube: Kube) -> None:
 class ProgressReporter:
     """Reports the progress of one kernel each time a cell starts or finishes."""
 
-    def __init__(self, kube: Kube, course: Callable[[], Course] | None = None) -> None:
+    def __init__(self, kube: Kube, course: Callable[[], Course] = cells) -> None:
         self.kube = kube
         self.ended = False
-        self._course = course or cells
+        self._course = course
         self._last = NotebookPosition(Path(os.environ.get(SESSION, "")).stem or UNKNOWN)
         self._queue: deque[tuple[str, str, str]] = deque()
         self._wakeup, self._stopping = threading.Event(), threading.Event()
@@ -190,15 +202,3 @@ def key(notebook: str) -> str:
 def is_of_course(notebook: str) -> bool:
     """Whether the course has a notebook of this name."""
     return any(notebook == name for rows in cells().values() for name, *_ in rows)
-
-
-@cache
-def cells() -> Course:
-    """Index the code cells of the course by their source."""
-    by_source: dict[str, list[tuple[str, int, int]]] = {}
-    for path in sorted((config.DATA / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        all_cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = ["".join(cell["source"]).strip() for cell in all_cells if cell["cell_type"] == "code"]
-        for number, source in enumerate(code, 1):
-            by_source.setdefault(source, []).append((path.stem, number, len(code)))
-    return by_source

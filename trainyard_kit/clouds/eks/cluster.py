@@ -13,7 +13,7 @@ from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, KitError, ProviderFailed
 from kitlib.k8s import manifests, names
-from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
+from trainyard_kit.checks import Check, Probe, Report, failed, run
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
 from trainyard_kit.clouds.eks import delete, machines
@@ -255,17 +255,17 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def registry(self) -> EcrRegistry:
         return EcrRegistry(self.session, self._require_info().tags)
 
-    def add_admin(self, who: str) -> Text:
+    def add_admin(self, principal: str) -> Text:
         """Make an IAM user or role a cluster administrator by an access entry.
 
         Example:
             >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
             arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they connect with …
         """
-        self._authorize_admin(planning.check_principal(who), self._require_info().tags)
+        self._authorize_admin(planning.check_principal(principal), self._require_info().tags)
         call = f'`kit.connect("{self.name}", provider="eks", region="{self.session.region}")`'
         return Text(
-            f"{who} administers {self.title}; they connect with {call}, "
+            f"{principal} administers {self.title}; they connect with {call}, "
             "for which IAM has to allow them eks:DescribeCluster and cloudformation:DescribeStacks"
         )
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from kitlib.errors import BadInput
+from trainyard_kit.checks import Check, failed, ok, warn
 from trainyard_kit.clouds import tags
-from trainyard_kit.clouds.checks import Check, failed, ok, warn
 from trainyard_kit.clouds.cloud_errors import PERMANENT, ErrorReason, classify
 from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 
+from trainyard_kit.checks import Check, Probe, failed, ok, trainer_image, warn
 from trainyard_kit.clouds import tags
-from trainyard_kit.clouds.checks import Check, Probe, failed, ok, trainer_image, warn
 from trainyard_kit.clouds.cloud_errors import classify
 from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.create import ROLES, role_name

@@ -15,8 +15,8 @@ from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from kitlib.storage import Volume, persistent_volume, pvc
+from trainyard_kit.checks import Check, Report
 from trainyard_kit.clouds import spec
-from trainyard_kit.clouds.checks import Check, Report
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
@@ -234,25 +234,27 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         for admin in plan.admins:
             self.add_admin(admin)
 
-    def add_admin(self, who: str) -> Text:
+    def add_admin(self, principal: str) -> Text:
         """Make an IAM member an administrator by a ClusterRoleBinding; to connect they need an IAM role.
 
         Args:
-            who: An IAM member: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
+            principal: An IAM member: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
 
         Example:
             >>> cluster.add_admin("user:ada@example.org")
             user:ada@example.org administers cluster "lab" in us-central1-c; …
         """
-        subject, project = _subject(who), self.session.project
+        subject, project = _subject(principal), self.session.project
         (item,) = manifests.read(config.manifests("gke", "admin.yaml"))
         item["metadata"] |= {"name": f"trainyard-admin-{names.slug(subject['name'])}"}
         item["subjects"][0] |= subject
         self.kube.apply(item)
         call = f'`kit.connect("{self.name}", provider="gke", project="{project}")`'
-        flags = f"--member={who} --role=roles/container.clusterViewer"
+        flags = f"--member={principal} --role=roles/container.clusterViewer"
         command = f"gcloud projects add-iam-policy-binding {project} {flags}"
-        return Text(f"{who} administers {self.title}; they connect with {call}, which needs:\n{command}")
+        return Text(
+            f"{principal} administers {self.title}; they connect with {call}, which needs:\n{command}"
+        )
 
     # Use
 
@@ -377,10 +379,10 @@ def _machines(pool: Mapping[str, Any]) -> Machines:
     )
 
 
-def _subject(who: str) -> dict[str, str]:
+def _subject(principal: str) -> dict[str, str]:
     """Convert an IAM member to an RBAC subject."""
-    kind, _, address = who.partition(":")
+    kind, _, address = principal.partition(":")
     if kind not in SUBJECTS or not re.fullmatch(r"[^\s@:]+@[^\s@:]+\.[^\s@:]+", address):
         fix = '"user:ada@example.org"; also group:… and serviceAccount:…'
-        raise BadInput("this is not an IAM member", about=f"admin {who!r}", fix=fix)
+        raise BadInput("this is not an IAM member", about=f"admin {principal!r}", fix=fix)
     return {"kind": SUBJECTS[kind], "name": address}

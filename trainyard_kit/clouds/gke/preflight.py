@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from trainyard_kit.clouds.checks import Check, Probe, Report, failed, ok, run, trainer_image, warn
+from trainyard_kit.checks import Check, Probe, Report, failed, ok, run, trainer_image, warn
 from trainyard_kit.clouds.gke.client_errors import CONSOLE, role_for
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.machines import (
