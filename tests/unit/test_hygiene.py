@@ -2,6 +2,7 @@
 
 import builtins
 import dis
+import math
 import re
 import statistics
 import sys
@@ -115,6 +116,14 @@ def test_the_minutes_are_those_of_reading_and_of_the_exercises(notebook):
     minutes = day_sheet.minutes(notebook.cells)
     stated = re.search(r"^\| Time \| (\d+) minutes", notebook.cells[0].source, flags=re.MULTILINE)
     assert abs(int(stated[1]) - minutes) <= 5, f"about {minutes:.0f}"
+
+
+def test_the_machines_minutes_are_those_of_the_metadata(notebook):
+    stated = re.search(
+        r"^\| Time \| \d+ minutes for you; (\w+) for", notebook.cells[0].source, flags=re.MULTILINE
+    )
+    minutes = math.ceil(notebook.metadata.trainyard["seconds"] / 60)
+    assert stated[1] == ("one", "two", "three", "four", "five", "six")[minutes - 1]
 
 
 def test_the_second_cell_has_literal_parameters_alone(notebook, number):

@@ -145,7 +145,7 @@ def rehearse(
     result = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
     click.echo(result.table)
     saved = f"; saved in {folder / notebook_rehearsal.TIMES_FILE}" if result.complete else ""
-    click.echo(f"\nCompare with docs/instructors-guide.md{saved}", err=True)
+    click.echo(f"\nCompare with the time in the first cell of each notebook{saved}", err=True)
     sys.exit(0 if result.passed else 1)
 
 

@@ -1,7 +1,7 @@
 """Rehearsal of the notebooks: each is run once on the machine or cluster of the workshop, and timed.
 
 ``tools/run_notebooks.py``, the runner of ``make run``, executes them in another process; its times are
-compared with those of the last rehearsal. Reference times are in ``docs/instructors-guide.md``.
+compared with those of the last rehearsal. Reference times are in the first cell of each notebook.
 """
 
 import json
