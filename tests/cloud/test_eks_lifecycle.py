@@ -18,6 +18,7 @@ from . import asleep
 from .aws import administrator
 from .aws.network import plant
 from .eks_processes import NAME, REGION, STOCKOUT
+from .ready_nodes import ReadyNodes
 
 # What stays when a cluster has ended by itself costs nothing by the hour.
 FREE = {"role", "schedule-group", "stack", "bucket"}
@@ -75,14 +76,17 @@ def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it
     assert kinds(aws) <= FREE
 
 
-def test_nodes_are_scaled_to_none_and_up_again_and_what_holds_them_up_is_told(aws, user, monkeypatch):
-    lab, looks, rows, update = user.create(), iter([0, 2, 3, 4]), [], Steps.update
-    monkeypatch.setattr(EksCluster, "nodes", lambda cluster: None)
-    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda cluster: 3)
+def test_nodes_are_scaled_to_none_and_up_again(aws, user):
+    lab = user.create()
+    lab.kube = ReadyNodes(lab.pool, 3)
     for nodes in (0, 3):
         lab.scale(nodes, confirm=True)
         aws.clock.sleep(300)
         assert train()["scalingConfig"]["desiredSize"] == nodes == lab._describe().machines.count
+
+
+def test_another_type_and_costs_above_the_budget_are_refused(user):
+    lab = user.create()
     with pytest.raises(BadInput, match="other machines"):
         user.create(instance_type="g4dn.xlarge")
     with pytest.raises(BadInput, match="budget"):
@@ -90,23 +94,31 @@ def test_nodes_are_scaled_to_none_and_up_again_and_what_holds_them_up_is_told(aw
     with pytest.raises(BadInput, match="budget"):
         user.create(name="other", budget=2)
 
-    def note(steps, name, phase, words="", **more):
-        rows.append((name, words))
-        update(steps, name, phase, words, **more)
 
-    monkeypatch.setattr(Steps, "update", note)
-    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: next(looks))
+def test_scaling_reports_the_reason_for_which_nodes_are_missing(aws, user, monkeypatch):
+    lab, messages, update = user.create(), [], Steps.update
+    lab.kube = ReadyNodes(lab.pool, 0, 2, 3, 4)
+
+    def record(steps, name, phase, message="", **details):
+        messages.append(message)
+        update(steps, name, phase, message, **details)
+
+    monkeypatch.setattr(Steps, "update", record)
     aws.launches["train"] = STOCKOUT[1]
     lab.scale(4, confirm=True)
-    assert any("3 of 4 are Ready" in words and "capacity" in words for _, words in rows)
-    assert next(looks, None) is None
+    assert any("3 of 4 are Ready" in message and "capacity" in message for message in messages)
+    assert lab.kube.counts == [4]
+
+
+def test_a_spot_limit_ends_scaling_at_once(aws, user):
+    lab = user.create()
+    lab.kube = ReadyNodes(lab.pool, 4)
     aws.launches["train"] = "MaxSpotInstanceCountExceeded: Max spot instance count exceeded"
-    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: 4)
-    began = aws.clock.now()
+    start = aws.clock.now()
     with pytest.raises(ProviderFailed, match="Max spot instance count") as raised:
         lab.scale(6, confirm=True)
-    assert "servicequotas" in raised.value.fix or "call it again" in raised.value.fix
-    assert aws.clock.now() - began < 300
+    assert raised.value.fix == "call it again"
+    assert aws.clock.now() - start < 300
 
 
 def test_a_volume_of_a_cluster_that_is_gone_is_listed_and_deleted(aws, user):
@@ -126,7 +138,7 @@ def defaults(**values):
     return {"Parameters": {name: {"Default": value} for name, value in values.items()}}
 
 
-def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws, user, monkeypatch):
+def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws, user):
     ec2 = administrator("ec2")
     ec2.create_key_pair(KeyName="ada")
     lab = user.create(
@@ -139,8 +151,7 @@ def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws
     (group,) = ec2.describe_security_groups(GroupIds=[nodes["clusterSecurityGroupId"]])["SecurityGroups"]
     open_to = {rule.get("FromPort"): rule["IpRanges"] for rule in group["IpPermissions"]}
     assert [source["CidrIp"] for source in open_to[22]] == ["203.0.113.7/32"]
-    monkeypatch.setattr(EksCluster, "nodes", lambda cluster: None)
-    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda cluster: 6)
+    lab.kube = ReadyNodes(lab.pool, 6)
     for nodes, limits in ((0, (0, 5)), (6, (0, 6))):
         lab.scale(nodes, confirm=True)
         aws.clock.sleep(300)

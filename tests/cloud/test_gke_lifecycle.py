@@ -21,6 +21,7 @@ from ..rows import slow
 from .gke_lifecycle import NAME, OPTIONS, PLACE, ZONE, GkeProcesses, described
 from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
+from .ready_nodes import ReadyNodes
 
 # Nothing before these costs; accounts, roles and schedules are free.
 COSTS = ("networks", "subnetworks", "routers", "buckets", "repositories", "CreateCluster", "CreateNodePool")
@@ -148,10 +149,9 @@ def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(go
     assert clusters_left(google), [call for call in google.scheduler.fired if call.at.year > end.year]
 
 
-def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google, user, monkeypatch):
-    monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
-    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
+def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google, user):
     lab = user.create(pool=False, accelerator=None)
+    lab.kube = ReadyNodes(lab.pool, 99)
     assert len(described().node_pools) == 1
     with pytest.raises(BadInput, match="needs confirmation"):
         user.create(confirm=False)
@@ -209,7 +209,7 @@ def test_machines_that_are_not_given_are_explained_within_a_minute(google, user,
     ],
 )
 def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
-    google, user, monkeypatch, pool, kind, failure, fix
+    google, user, pool, kind, failure, fix
 ):
     google.world.launches[pool] = failure
     google.delay(f"CREATE_{kind}", 2100)
@@ -221,8 +221,7 @@ def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
     )
     google.world.launches.clear()
     lab = user.create()
-    monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
-    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 2)
+    lab.kube = ReadyNodes(lab.pool, 2)
     google.world.launches["training"], before = failure, google.clock.now()
     with pytest.raises(ProviderFailed) as raised:
         lab.scale(4, confirm=True)

@@ -8,7 +8,7 @@ import pytest
 
 from kitlib.clusters.shape import Shape
 from kitlib.errors import PreflightFailed
-from trainyard_kit.clouds.checks import Level
+from trainyard_kit.checks import Level
 from trainyard_kit.clouds.gke import preflight
 from trainyard_kit.clouds.gke.client_errors import role_for
 from trainyard_kit.clouds.gke.cluster import GkeCluster
@@ -18,6 +18,7 @@ from trainyard_kit.clouds.tags import Tags
 
 from .gke_lifecycle import OPTIONS, GkeProcesses
 from .google.fake import PROJECT
+from .ready_nodes import ReadyNodes
 
 END = datetime(2026, 11, 22, 13, tzinfo=UTC)
 T4 = {"nodes": 2, "accelerator": "nvidia-tesla-t4", "gpus": None, "machine_type": None, "spot": False}
@@ -137,11 +138,10 @@ def test_each_method_in_the_life_of_a_cluster_has_its_permissions_known(
     google, clock, state_home, monkeypatch
 ):
     monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
-    monkeypatch.setattr(GkeCluster, "nodes", lambda cluster: None)
-    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda cluster: 3)
     user = GkeProcesses(google, monkeypatch.setattr)
     GkeCluster.preflight("lab", Shape(2, options=OPTIONS))
     lab = user.create(private=True)
+    lab.kube = ReadyNodes(lab.pool, 3)
     lab.scale(3, confirm=True)
     lab.extend(20, confirm=True)
     lab.upload(__file__, to="data")

@@ -97,7 +97,7 @@ def test_of_two_ranks_in_each_pod_the_one_that_ended_is_named(local_cluster, way
     with pytest.raises(RunFailed) as failed:
         run.wait(timeout=300)
     assert failed.value.rank == 3
-    assert row["says"] in str(failed.value) or row["name"] == "kill"
+    assert (row["says"] if way == "message" else "SIGKILL") in str(failed.value)
     run.delete()
 
 

@@ -103,10 +103,9 @@ def test_an_allowance_is_a_namespace_s_and_grows_again():
 # Services.
 
 
-@contextlib.contextmanager
-def few_descriptors():
+def lower_descriptor_limit():
+    """Lower the limit of this process, which `in_network_namespace` started for one test."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    yield
 
 
 def relayed(protocol):
@@ -147,19 +146,19 @@ async def is_echoed(client, port):
 async def test_datagrams_from_thousands_of_ports_leave_descriptors_and_flows_for_others():
     loop = asyncio.get_running_loop()
     flood = [client_socket(address) for address in GREEDY for _ in range(100)]
-    with few_descriptors():
-        for _, port, _ in PORTS:
-            await loop.create_datagram_endpoint(Echo, local_addr=("10.244.3.3", port))
-        async with relayed("UDP"):
-            before = open_files()
-            for client in flood:
-                for _, port, _ in PORTS:
-                    client.sendto(b"x", (IP, port))
-                await asyncio.sleep(0)
-            assert open_files() - before <= (DESCRIPTORS - before) / 2
-            with client_socket(BOB) as bob:
-                assert await is_echoed(bob, PORTS[0][1])
-            assert await is_echoed(flood[-1], PORTS[0][1])  # its newest flow, for an old one of its own
+    lower_descriptor_limit()
+    for _, port, _ in PORTS:
+        await loop.create_datagram_endpoint(Echo, local_addr=("10.244.3.3", port))
+    async with relayed("UDP"):
+        before = open_files()
+        for client in flood:
+            for _, port, _ in PORTS:
+                client.sendto(b"x", (IP, port))
+            await asyncio.sleep(0)
+        assert open_files() - before <= (DESCRIPTORS - before) / 2
+        with client_socket(BOB) as bob:
+            assert await is_echoed(bob, PORTS[0][1])
+        assert await is_echoed(flood[-1], PORTS[0][1])  # its newest flow, for an old one of its own
 
 
 @in_network_namespace
@@ -180,16 +179,16 @@ async def test_connections_that_one_pod_holds_leave_some_for_others():
 
     connections = []
     server = await asyncio.start_server(hello, "10.244.3.3", 5000)
-    with few_descriptors():
-        async with server, relayed("TCP"):
-            greetings = [await greeted(ADA) for _ in range(40)]
-            assert greetings[0] and not greetings[-1]
-            assert await greeted(BOB)
-            connections[0].close()
-            await connections[0].wait_closed()
-            async with asyncio.timeout(10):
-                while not await greeted(ADA):
-                    pass
+    lower_descriptor_limit()
+    async with server, relayed("TCP"):
+        greetings = [await greeted(ADA) for _ in range(40)]
+        assert greetings[0] and not greetings[-1]
+        assert await greeted(BOB)
+        connections[0].close()
+        await connections[0].wait_closed()
+        async with asyncio.timeout(10):
+            while not await greeted(ADA):
+                pass
 
 
 @in_network_namespace
@@ -230,13 +229,13 @@ async def test_a_service_with_very_many_ports_leaves_listeners_for_others():
     for namespace, ip, ports in (("ada", IP, many), ("bob", "10.96.7.8", many[:1])):
         services.put(service("web", namespace=namespace, cluster_ip=ip, ports=ports))
         slices.put(slice_of("web", endpoint("10.244.3.3"), namespace=namespace, ports=ports))
-    with few_descriptors():
-        limits = RelayLimits.of_process(two_namespaces())
-        async with ServiceProxy(services=services, slices=slices, limits=limits) as proxy:
-            assert open_files() < DESCRIPTORS / 2
-            assert proxy.address("10.96.7.8", 1000)
-            waiting = asyncio.get_running_loop()._scheduled
-            assert len([timer for timer in waiting if not timer.cancelled()]) < 10  # it tries again, once
+    lower_descriptor_limit()
+    limits = RelayLimits.of_process(two_namespaces())
+    async with ServiceProxy(services=services, slices=slices, limits=limits) as proxy:
+        assert open_files() < DESCRIPTORS / 2
+        assert proxy.address("10.96.7.8", 1000)
+        waiting = asyncio.get_running_loop()._scheduled
+        assert len([timer for timer in waiting if not timer.cancelled()]) < 10  # it tries again, once
 
 
 # DNS.
