@@ -1,4 +1,4 @@
-"""What kitlib finds by entry points: providers of clusters, and names that other packages add to ``kit``.
+"""Plug-ins by entry points: providers of clusters, and names that other packages add to ``kit``.
 
 An installed distribution names them in its metadata, as with pytest's and Jupyter's plug-ins, so kitlib
 imports none of them. The groups, and what an entry point of each loads:
@@ -23,7 +23,7 @@ from typing import Any
 
 from kitlib.errors import BadInput, ProviderFailed
 
-# Of the distribution's extras, which somebody who stays local does not install.
+# The distribution's extras, which a local cluster does not need.
 EXTRAS = {"trainyard_kit.clouds": "clouds", "trainyard_kit.workshop": "workshop"}
 IN_PODS = {"elastic": ("kopf", "etcd")}
 REINSTALL = "install trainyard-kit again; in a clone: make setup"
@@ -55,7 +55,7 @@ def find(group: str, name: str) -> Any:
 
 
 def require_extra(extra: str, *, about: str) -> None:
-    """Check that what an extra installs for local pods can be imported by them."""
+    """Check that local pods can import the packages of an extra."""
     missing = [name for name in IN_PODS[extra] if importlib.util.find_spec(name) is None]
     if missing:
         what = f"local pods run with this environment, which lacks {' and '.join(missing)}"

@@ -1,4 +1,4 @@
-"""Collecting facts from the API, with whatever rights this user has.
+"""Collect facts from the API, with the rights that this user has.
 
 A kind that may not be read, or that the cluster lacks, is missing from the facts, and never an error.
 """

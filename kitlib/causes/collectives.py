@@ -20,7 +20,7 @@ _CALLS = re.compile(
 
 
 def is_collective(function: str) -> bool:
-    """Tell whether a function of ``torch.distributed`` waits for other ranks."""
+    """Check whether a function of ``torch.distributed`` waits for other ranks."""
     return bool(_CALLS.fullmatch(function))
 
 

@@ -1,4 +1,4 @@
-"""Facts: what is known of a run, its namespace and its nodes, from which rules find causes. Pure data.
+"""Facts about a run, its namespace and its nodes, in which rules find causes. Pure data.
 
 `collect` reads them from the API. A kind that this user may not read is missing, which is a fact as well.
 """
@@ -19,7 +19,7 @@ QUEUE, WORKLOAD = "kueue.x-k8s.io/queue-name", "Workload"  # Kueue's label of a 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a run.
+    """The facts about a run.
 
     Attributes:
         run: The run's name.

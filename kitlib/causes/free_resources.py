@@ -1,4 +1,4 @@
-"""Free resources of nodes, and who holds the others, for pods that the scheduler cannot place. Pure."""
+"""Free resources of nodes, and the holders of the others, for pods that cannot be scheduled. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Joining:
-    """What a rank that is in ``init_process_group`` waits for.
+    """The rendezvous of a rank that is in ``init_process_group``.
 
     Attributes:
         rank: The rank that it passes.
@@ -52,7 +52,7 @@ class Joining:
 
 @dataclass(frozen=True)
 class RankState:
-    """What a rank's process does.
+    """The state of a rank's process.
 
     Attributes:
         rank: Its rank.
@@ -114,7 +114,7 @@ class RankState:
 
 
 def read_states(output: str, rank: int | str) -> Iterator[RankState]:
-    """Read what `probe` has printed in the pod of a node rank: the process of each rank in it."""
+    """Parse the output of `probe` in the pod of a node rank: the process of each rank in it."""
     rows: list[dict[str, Any]] = json.loads(output)
     launchers = [row for row in rows if _LAUNCHER.search(row["command"])]
     python = [row for row in rows if "python" in row["command"] and row not in launchers]

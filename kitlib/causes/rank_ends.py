@@ -120,12 +120,12 @@ def rank_ends(facts: Facts) -> list[RankEnd]:
 
 
 def _is_replaced(end: RankEnd) -> bool:
-    """Tell whether it is a worker or server whose master replaces it and decides how the run ends."""
+    """Check whether it is a worker or server whose master replaces it and decides how the run ends."""
     return end.pod is not None and isinstance(pods.replica_id(end.pod), str) and end.rank != "master"
 
 
 def broken_connection(text: str) -> bool:
-    """Tell whether an error reports only a broken connection to another rank."""
+    """Check whether an error reports only a broken connection to another rank."""
     return bool(_BROKEN.search(text) and _DISTRIBUTED.search(text)) and not _OWN.search(text)
 
 
@@ -166,7 +166,7 @@ def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
 
 
 def _exited_zero(end: RankEnd | None, pod: Object | None, lines: Sequence[Line]) -> bool:
-    """Tell whether a rank that reports nothing ended with exit code 0, as its container or launcher shows."""
+    """Check whether a silent rank ended with exit code 0, as its container or launcher shows."""
     if _EXIT_BARRIER.search("\n".join(line.text for line in lines)):
         return pod is None or pods.finished(pod) or pods.deleted(pod)
     return end is None and (pod is None or bool(_reports(lines)) or _terminated(pod).get("exitCode") == 0)
@@ -179,7 +179,7 @@ def _pods_by_rank(facts: Facts) -> list[tuple[int | str, Object | None]]:
 
 
 def all_ranks(facts: Facts) -> list[int | str]:
-    """List all ranks of the run, as far as its pods and logs tell: also those whose pods are gone."""
+    """List all ranks of the run, as its pods and logs show them: also those whose pods were deleted."""
     by_pod = {key: _ranks_in(key, pod, _lines(key, pod, facts)) for key, pod in _pods_by_rank(facts)}
     count = max(map(len, by_pod.values()), default=1)
     absent = [key for key in range(facts.desired) if key not in by_pod] if 0 in by_pod or 1 in by_pod else []
@@ -311,12 +311,12 @@ def _silent(rank: int | str, pod: Object | None, state: Object, lines: Sequence[
 
 
 def _launcher_left(pod: Object | None, code: int) -> bool:
-    """Tell whether torchrun ended because its pod was deleted: it reports any other end of its ranks."""
+    """Check whether torchrun ended because its pod was deleted: it reports any other end of its ranks."""
     return code == 1 and pod is not None and pods.deleted(pod) and "torchrun" in _command(pod)
 
 
 def _classified(end: RankEnd, *, closing: bool = False) -> RankEnd:
-    """Tell whether an end is a consequence: a broken connection, or a process that its launcher ended."""
+    """Check whether an end is a consequence: a broken connection, or a process that its launcher ended."""
     deleted = end.pod is not None and pods.deleted(end.pod)
     # A SIGKILL of the pod kills torchrun as well, so it reports nothing; it ends its ranks by SIGTERM.
     killed = end.signal == "SIGTERM" or (end.signal == "SIGKILL" and not end.launcher)
@@ -353,7 +353,7 @@ def _reports(lines: Sequence[Line]) -> list[_Report]:
 
 
 def _last_lines(lines: Sequence[Line], rank: int | str) -> list[str]:
-    """List what a rank wrote last, for people, before torchrun reports on the ends."""
+    """Select the last lines of a rank's log, for people, before torchrun's report on the ends."""
     end = next((i for i, line in enumerate(lines) if tracebacks.LAUNCHER.search(line.text)), len(lines))
     texts = list[str]()
     for line in lines[:end]:
@@ -400,7 +400,7 @@ def _shifted(time: str, by: timedelta) -> str:
 
 
 def _moment(time: str) -> datetime | None:
-    """Parse a time of a log; None for none, and for what a program wrote as one."""
+    """Parse a time of a log; None for an empty or an invalid one."""
     try:
         return parse_time(time or None)
     except ValueError:

@@ -42,7 +42,7 @@ def obstacles(states: Sequence[RankState]) -> Iterator[Obstacle]:
 
 
 def _sizes(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
-    """Find ranks that wait for another number of ranks than there are."""
+    """Find ranks that wait for a different number of ranks than the run has."""
     started = max((state.world_size for state in states), default=0)
     sizes = {rank: call.world_size for rank, call in joining.items() if started not in (0, call.world_size)}
     for size in sorted(set(sizes.values())):

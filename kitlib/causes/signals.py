@@ -1,4 +1,4 @@
-"""What the objects of a run report: conditions, containers' states and Events, as far as they still hold.
+"""Signals: current conditions, containers' states and Events of the objects of a run.
 
 An Event is kept for an hour, whatever has happened to its object. Which of them explain the present state
 is decided here; what they mean is in ``rules/signals.toml``. Pure.
@@ -30,7 +30,7 @@ LONGEST_MATCHED = 4096  # characters of a message that are matched: pods and oth
 
 @dataclass(frozen=True)
 class Signal:
-    """What one object reports.
+    """A condition, a state or an Event of one object.
 
     Attributes:
         kind: The kind of the object: ``Pod``, ``Job``, ``PersistentVolumeClaim``.
@@ -69,14 +69,14 @@ def pod_name(pod: Object) -> str:
 
 
 def signals(facts: Facts) -> list[Signal]:
-    """List what the objects of a run report now, the oldest first."""
+    """List the current signals of a run's objects, the oldest first."""
     reported = [signal for pod in facts.pods for signal in of_pod(pod)]
     reported += [signal for event in facts.events if (signal := _of_event(event, facts)) is not None]
     return sorted(reported, key=lambda signal: signal.at)
 
 
 def of_pod(pod: Object) -> Iterator[Signal]:
-    """Yield what a pod's own status reports."""
+    """Yield the signals of a pod's own status."""
     status = pod.get("status") or {}
 
     def signal(reason: str, message: str, part: str = "", at: str = "") -> Signal:
@@ -144,7 +144,7 @@ def _of_event(event: Object, facts: Facts) -> Signal | None:
 
 
 def _of_run(event: Object, kind: str, name: str, facts: Facts) -> bool:
-    """Tell whether an Event about another object than an existing pod explains the run's state."""
+    """Check whether an Event about another object than an existing pod explains the run's state."""
     if kind == "PersistentVolumeClaim":
         item = facts.find(kind, name)
         if item and (pods.deleted(item) or (item.get("status") or {}).get("phase") == "Bound"):
@@ -164,7 +164,7 @@ def _of_run(event: Object, kind: str, name: str, facts: Facts) -> bool:
 
 
 def _superseded(event: Object, facts: Facts) -> bool:
-    """Tell whether the controller has tried again since an Event, and reports that attempt."""
+    """Check whether the controller has tried again since an Event, and reports that attempt."""
 
     def source(event: Object) -> tuple[object, ...]:
         about = event.get("involvedObject") or {}
@@ -175,7 +175,7 @@ def _superseded(event: Object, facts: Facts) -> bool:
 
 
 def _started_later(event: Object, facts: Facts) -> bool:
-    """Tell whether a container of the pod that an Event is about has started since."""
+    """Check whether a container of the pod that an Event is about has started since."""
     name, before = (event.get("involvedObject") or {}).get("name"), event_time(event)
     return any(
         other.get("reason") == "Started"
@@ -186,7 +186,7 @@ def _started_later(event: Object, facts: Facts) -> bool:
 
 
 def _of_earlier(event: Object, facts: Facts) -> bool:
-    """Tell whether an Event is about objects of an earlier run of this name."""
+    """Check whether an Event is about objects of an earlier run of this name."""
     main = (facts.main or {}).get("metadata") or {}
     about = event.get("involvedObject") or {}
     if about.get("name") == main.get("name") and about.get("kind") == (facts.main or {}).get("kind"):
@@ -196,14 +196,14 @@ def _of_earlier(event: Object, facts: Facts) -> bool:
 
 
 def _lacks_pods(facts: Facts, since: str) -> bool:
-    """Tell whether pods are missing that could not be created at a time."""
+    """Check whether pods are missing that could not be created at a time."""
     live = [pod for pod in facts.pods if not pods.deleted(pod)]
     newest = max((pod["metadata"].get("creationTimestamp") or "" for pod in live), default="")
     return len(live) < facts.desired and since >= newest
 
 
 def _holds(pod: Object, reason: str, part: str) -> bool:
-    """Tell whether an Event about a pod explains its present state."""
+    """Check whether an Event about a pod explains its present state."""
     if reason in SCHEDULING or pods.phase(pod) == "Succeeded":
         return False
     if reason in PROBES:
@@ -219,7 +219,7 @@ def _started(pod: Object, part: str) -> bool:
 
 
 def ended_by_node(pod: Object | None) -> bool:
-    """Tell whether a pod was ended by its node, or could not be started: its program has not failed."""
+    """Check whether a pod was ended by its node, or could not be started: its program has not failed."""
     status = (pod or {}).get("status") or {}
     states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
     reasons = {(state.get("terminated") or {}).get("reason") for state in states}

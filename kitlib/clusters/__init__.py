@@ -119,7 +119,7 @@ def credentials(*, environment: Mapping[str, str] | None = None, home: Path | No
 def credential_rows(
     environment: Mapping[str, str] | None = None, home: Path | None = None
 ) -> list[tuple[str, str, str]]:
-    """List the rows of `credentials`, whose next step is as the fix of an error."""
+    """List the rows of `credentials`; the next step has the form of an error's fix."""
     variables = dict(os.environ if environment is None else environment), home or config.home_directory()
     rows = []
     for provider in _providers():
@@ -140,7 +140,7 @@ def find(
     project: str | None = None,
     profile: str | None = None,
 ) -> Cluster | None:
-    """Find a cluster by its name, in whatever state.
+    """Find a cluster by its name, in any state.
 
     Args:
         name: Its name.
@@ -164,7 +164,7 @@ def find(
         known = set(inspect.signature(kind.find).parameters) - {"name"}
         if unknown := sorted(set(location) - known):
             what = f"the provider {provider} has no {', '.join(unknown)}"
-            fix = f"it is found by: {', '.join(sorted(known)) or 'its name alone'}"
+            fix = f"find it by: {', '.join(sorted(known)) or 'its name alone'}"
             raise BadInput(what, about=f'cluster "{name}"', fix=fix)
         if cluster := kind.find(name, **location):
             return cluster
@@ -199,7 +199,7 @@ def provider_class(provider: str) -> type[Cluster]:
     if provider in BUILT_IN:
         return BUILT_IN[provider]
     if provider not in _providers():
-        fix = f"the providers are: {', '.join(_providers())}"
+        fix = f"use one of the providers: {', '.join(_providers())}"
         raise BadInput(f"there is no provider {provider!r}", about=f"provider={provider!r}", fix=fix)
     cluster_class: type[Cluster] = plugins.load(plugins.entries("kitlib.providers")[provider])
     return cluster_class

@@ -281,8 +281,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             RunNotFound: There is none of this name.
         """
         if find_main(self.kube, name) is None:
-            known = ", ".join(str(run["run"]) for run in self.runs()) or "none"
-            fix = f"the runs are: {known}"
+            known = ", ".join(str(run["run"]) for run in self.runs())
+            fix = f"use one of its runs: {known}" if known else "launch it first"
             raise RunNotFound("there is no such run", about=f'run "{name}" in cluster "{self.name}"', fix=fix)
         return Run(self.kube, name, cluster=self)
 
@@ -301,8 +301,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             VolumeNotFound: There is none of this name.
         """
         if self.kube.find(pvc.CLAIM, name) is None:
-            known = ", ".join(str(volume["volume"]) for volume in self.volumes()) or "none"
-            fix = f'the volumes are: {known}; or `cluster.create_volume("{name}")`'
+            known = ", ".join(str(volume["volume"]) for volume in self.volumes())
+            fix = (f"use one of: {known}; or " if known else "") + f'`cluster.create_volume("{name}")`'
             raise VolumeNotFound("there is no such volume", about=pvc.about(self.kube, name), fix=fix)
         return Volume(self, name)
 

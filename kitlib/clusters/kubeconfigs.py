@@ -95,7 +95,7 @@ def _record(name: str) -> Path:
 
 
 def _owner(item: dict[str, Any], kind: str) -> str | None:
-    """Name the cluster of the kit whose entry this is."""
+    """Name the kit's cluster that an entry belongs to."""
     for extension in (item.get(kind) or {}).get("extensions") or []:
         if extension.get("name") == EXTENSION:
             return (extension.get("extension") or {}).get("cluster")

@@ -111,7 +111,7 @@ class LocalCluster(ScalableCluster):
 
     @classmethod
     def find(cls, name: str) -> "LocalCluster | None":
-        """Find a cluster of this machine, in whatever state."""
+        """Find a cluster of this machine, in any state."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         # Reads localkube's record itself: starting its program would take a fifth of a deletion's time.
         return cls(name) if (config.state_folder() / "clusters" / name / "cluster.json").exists() else None
@@ -208,7 +208,7 @@ class LocalCluster(ScalableCluster):
         return True
 
     def show_packages(self) -> None:
-        """Let pods import what this process can: packages outside the environment at their own paths."""
+        """Let pods import the packages of this process: those outside the environment at their own paths."""
         own = (Path.cwd(), Path(getattr(sys.modules["__main__"], "__file__", "")).parent.absolute())
         entries = [path for path in map(Path, sys.path) if path.is_absolute() and path not in own]
         packages = [place for place in (*entries, *map(Path, site.getsitepackages())) if place.exists()]

@@ -54,7 +54,7 @@ def is_ready(node: Object) -> bool:
 
 
 def problems(node: Object) -> list[str]:
-    """List the conditions that are true and should not be: pressure, what extensions report, a cordon."""
+    """List a node's problems: conditions that are true beside Ready, and a cordon."""
     kinds = [kind for kind in pods.conditions(node) if kind != "Ready"]
     return kinds + (["SchedulingDisabled"] if (node.get("spec") or {}).get("unschedulable") else [])
 

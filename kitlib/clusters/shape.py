@@ -14,7 +14,7 @@ SIZES = ("name", "nodes", "cpus", "memory", "gpus", "recreate")
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a new cluster; the provider chooses what is None."""
+    """The size of a new cluster; the provider chooses a value for None."""
 
     nodes: int
     cpus: float | None = None

@@ -94,7 +94,7 @@ def _base_constructor(kind: type) -> Callable[..., object] | Mapping[str, object
 def _expanded(
     signature: inspect.Signature, options: Callable[..., object] | Mapping[str, object]
 ) -> inspect.Signature:
-    """Replace a ``**`` argument by the keywords that it takes."""
+    """Replace a ``**`` argument by its keywords in a signature."""
     parameters = list(signature.parameters.values())
     if not options or not parameters or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
         return signature

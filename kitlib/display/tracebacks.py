@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Traceback:
-    """What one process wrote when it failed.
+    """The traceback of one process that failed.
 
     Attributes:
         time: When its first line was written.
@@ -86,7 +86,7 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
 
 
 def _is_launchers(failure: Traceback) -> bool:
-    """Tell whether torchrun wrote it, perhaps without its message yet."""
+    """Check whether torchrun wrote it, perhaps without its message yet."""
     cut = failure.text.endswith(failure.error) and failure.error.startswith(" ")
     return any(noise in failure.error for noise in _NOISE) or (
         cut and "torch/distributed/run.py" in failure.text
@@ -106,7 +106,7 @@ def rank_of(text: str) -> int | None:
 
 
 def with_head(texts: Sequence[str]) -> list[str]:
-    """Give the first traceback its head: of a long one a kubelet keeps the last 2048 bytes."""
+    """Add the head of the first traceback: a kubelet keeps the last 2048 bytes of a message."""
     for index, text in enumerate(texts):
         if text.rstrip().endswith(_HEAD):
             break

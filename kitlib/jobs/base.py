@@ -125,7 +125,7 @@ class Job(ABC):
         return job
 
     def bind(self, cluster: Cluster) -> Self:
-        """Copy the job as `launch` sends it to a cluster: with its image and what its nodes have and require.
+        """Copy the job as `launch` sends it to a cluster: with its image, and fitted to its nodes.
 
         Raises:
             BadInput: The cluster is at a cloud, and no image was built for it.
@@ -371,7 +371,7 @@ class TrainingJob(Job):
         return merge(pod, {"spec": self._fetching(self.remote, base["name"])}) if self.remote else pod
 
     def _copying(self) -> Object:
-        """Build what copies files into the working directory, where the trainer may write."""
+        """Build the init container that copies files into the working directory."""
         (init,) = self._read("files", folder="trainer")["spec"]["initContainers"]
         digest = hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()[:16]
         folder = self.layout.folder if self.layout else "."
@@ -392,7 +392,7 @@ class TrainingJob(Job):
         spec["volumes"] = [volume for volume in spec["volumes"] if not replaced.get(volume["name"])]
 
     def _fetching(self, source: Remote, container: str) -> Object:
-        """Build what a pod needs to fetch its trainer before its container starts."""
+        """Build the parts of a pod that fetch its trainer before its container starts."""
         spec = self._read("fetch", folder="trainer")["spec"]
         (init,) = spec["initContainers"]
         mounts, volumes = init["volumeMounts"], spec["volumes"]
@@ -470,7 +470,7 @@ class TrainingJob(Job):
         return [*([GPU_TOLERATION] if self.gpus else []), *self.settings.tolerations]
 
     def _pod_additions(self) -> Object:
-        """Merge the tolerations with what the provider adds to the pods' spec."""
+        """Merge the tolerations with the provider's additions to the pods' spec."""
         tolerations = [*self._tolerations, *self.additions.get("tolerations", [])]
         return {**self.additions, "tolerations": tolerations or None}
 

@@ -230,7 +230,7 @@ def _accounts(objects: Iterable[Object]) -> set[str]:
 
 
 def _dry_run(kube: Kube, item: Object, run: str, *, replaced: Collection[Object]) -> Object | None:
-    """Check an object; return what it would become, or None where its name is taken by this run's own."""
+    """Create an object in a dry run; return it, or None where this run's own object has its name."""
     try:
         return kube.create(item, dry_run=True)
     except Rejected as error:
@@ -251,13 +251,13 @@ def check_owner(kube: Kube, item: Object, run: str) -> Object | None:
 
 
 def _are_alike(one: Object, other: Object) -> bool:
-    """Tell whether two pods differ in their names alone."""
+    """Check whether two pods differ only in their names."""
     specs = [{**pod["spec"], "hostname": ""} for pod in (one, other) if pod["kind"] == "Pod"]
     return len(specs) == 2 and specs[0] == specs[1]
 
 
 def adopts(main: Object, item: Object) -> bool:
-    """Tell whether the main object's controller adopts an object that exists before it."""
+    """Check whether the main object's controller adopts an object that exists before it."""
     selector: Object = (main.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
     labels: Object = item["metadata"].get("labels") or {}
     return item["kind"] == "Pod" and bool(selector) and selector.items() <= labels.items()

@@ -238,7 +238,7 @@ def _is_complete(calls: Sequence[ast.Call], names: set[str], parsers: set[str]) 
 
 
 def _declared(call: ast.Call) -> Iterator[Flag]:
-    """Yield what a call declares by argparse, click, or absl."""
+    """Yield the flags that a call declares by argparse, click, or absl."""
     name = _name(call.func)
     words = {keyword.arg: keyword.value for keyword in call.keywords}
     literal = [text for argument in call.args if (text := _text(argument))]

@@ -108,7 +108,7 @@ def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
 
 
 def _is_literal(value: object) -> bool:
-    """Tell whether the repr of a value is a literal of the same value."""
+    """Check whether the repr of a value is a literal of the same value."""
     try:
         return ast.literal_eval(repr(value)) == value
     except (ValueError, SyntaxError):

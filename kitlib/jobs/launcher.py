@@ -155,7 +155,7 @@ def _check(
     must_fit: bool,
     about: str,
 ) -> None:
-    """Check all that can be refused; nothing but a PriorityClass is created, and nothing deleted."""
+    """Check everything that can be refused; only a PriorityClass is created, and nothing deleted."""
     kube = cluster.kube
     if cluster.provider == "local" and getattr(job, "rendezvous", "") == "etcd":
         require_extra("elastic", about=about)
@@ -208,7 +208,7 @@ def _create_all(
 
 
 def _create(kube: Kube, item: Object, main: Object, created: list[Object], *, about: str) -> None:
-    """Create an object; one that is not the main object may replace what an earlier run left behind."""
+    """Create an object; one that is not the main object may replace one of an earlier run."""
     name = item["metadata"]["name"]
     while True:
         try:
@@ -231,7 +231,7 @@ def _create(kube: Kube, item: Object, main: Object, created: list[Object], *, ab
 
 
 def _await_launch(kube: Kube, item: Object, main: Object, *, about: str) -> bool:
-    """Wait while another launch of this name is under way; return whether its main object has come.
+    """Wait while another launch of this name runs; return True if it has created its main object.
 
     An object of a run without a main object belongs to it, or was left behind, which its age shows.
     """

@@ -1,4 +1,4 @@
-"""Where a project's files lie: the trainer, the root above it, and the folders in which it looks for modules.
+"""The layout of a project: the trainer, its root, and the folders in which Python looks for modules.
 
 The root is what the caller says, or else the folder with ``pyproject.toml`` or ``.git`` above the trainer, or
 what the script itself puts on ``sys.path``. In the pods the folders are the same below `FOLDER`. What is
@@ -143,7 +143,7 @@ def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
 
 
 def is_installed(top: str, beside: Iterable[Path]) -> bool:
-    """Tell whether a module is the environment's, and no folder or file of the project."""
+    """Check whether a module belongs to the environment, and not to the project."""
     if top in sys.stdlib_module_names:
         return True
     directories = {*beside, Path.cwd()}
@@ -189,7 +189,7 @@ def _project_root(folder: Path) -> Path | None:
 
 
 def _outside_package(folder: Path) -> Path:
-    """Find the folder in which the package that this folder belongs to lies."""
+    """Find the parent folder of the package to which a folder belongs."""
     while (folder / "__init__.py").exists() and folder != folder.parent:
         folder = folder.parent
     return folder
@@ -234,7 +234,7 @@ def _sys_path_entries(tree: ast.Module, program: Path, *, beside: bool = True) -
 
 
 def _is_search(node: ast.AST) -> bool:
-    """Tell whether a node adds to ``sys.path``."""
+    """Check whether a node adds to ``sys.path``."""
     if isinstance(node, ast.AugAssign):
         return ast.unparse(node.target) == "sys.path"
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_SEARCHES)
@@ -250,7 +250,7 @@ def _values(nodes: Iterable[ast.AST], program: Path) -> dict[str, Path]:
 
 
 def literal_paths(tree: ast.Module, program: Path, *, anchored: bool = False) -> Iterator[Path]:
-    """Yield the paths that a source makes of literals and ``__file__``; ``anchored`` those of the latter."""
+    """Yield the paths that a source computes from literals or ``__file__``; ``anchored``: the latter."""
     nodes = list(ast.walk(tree))
     values = _values(nodes, program)
     for node in nodes:

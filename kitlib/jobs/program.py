@@ -1,4 +1,4 @@
-"""What a training job runs: a program with all that travels with it, or the address to fetch it from."""
+"""The program of a training job: its sources and files, or the address from which pods fetch it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,5 +84,5 @@ def with_path(environment: Sequence[Object], folder: str) -> list[Object]:
 
 
 def ranks_for(image: str | None) -> dict[str, str]:
-    """Read what ranks answer `Run.why` with; not for an image whose PYTHONPATH a pod's would replace."""
+    """Read the module by which ranks report to `Run.why`; none for a custom image, which may set PYTHONPATH."""
     return {} if image else {f"{RANKS_FOLDER}/{RANKS.name}": RANKS.read_text(encoding="utf-8")}

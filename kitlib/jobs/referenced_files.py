@@ -94,7 +94,7 @@ def add_referenced_files(
 
 
 def _files(place: Path, *, folders: bool) -> dict[str, Path]:
-    """List a file as ``.``, or what is in a folder; of what is too large or cannot be read nothing."""
+    """List a file as ``.``, or the files in a folder; none if they are too large or cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         files = {".": place}
         if not place.is_file():

@@ -1,4 +1,4 @@
-"""CPUs and GPUs of a job's pods: what the job does not say is taken from the nodes of the cluster.
+"""CPUs and GPUs of a job's pods; the defaults follow from the nodes of the cluster.
 
 A pod with GPUs has no CPU limit, which would starve its data loader. A pod without GPUs sees none: images
 with CUDA ask the NVIDIA container runtime for all GPUs of a node, unless NVIDIA_VISIBLE_DEVICES is ``void``.
@@ -123,7 +123,7 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
 
 
 def pod_specs(part: object) -> Iterator[Object]:
-    """Find the specs of pods in objects of whatever kind, and what a TrainJob has in their stead."""
+    """Find the specs of pods in objects of any kind, and their equivalent in a TrainJob."""
     if isinstance(part, list):
         for item in part:
             yield from pod_specs(item)

@@ -93,7 +93,7 @@ Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
 
 
 def sources(*programs: Path, generated: Mapping[Path, str] = MappingProxyType({})) -> Sources:
-    """Read these programs, and all that they import from beside them, by their path below their folder.
+    """Read these programs, and the modules beside them that they import, by their path below their folder.
 
     Args:
         programs: The trainer, and other programs that it needs.
@@ -112,7 +112,7 @@ def collect(
     files: Iterable[str] = (),
     generated: Mapping[Path, str] = MappingProxyType({}),
 ) -> tuple[Sources, Layout]:
-    """Read a trainer and all that it imports of its project, by their path below the layout's root.
+    """Read a trainer and the modules of its project that it imports, by their path below the layout's root.
 
     A package is carried whole, with its data, but only what is imported from it must be valid Python.
 
@@ -171,7 +171,7 @@ def check_size(carried: Sources, *, about: str) -> Sources:
 
 
 def fits(carried: Sources) -> bool:
-    """Tell whether a ConfigMap can carry the sources."""
+    """Check whether a ConfigMap can carry the sources."""
     return len(carried) <= MAX_FILES and sum(_sizes(carried).values()) <= CONFIG_MAP_BYTES
 
 
@@ -226,7 +226,7 @@ def volume_of(carried: Sources, *, name: str, modes: Mapping[str, int], below: s
 
 
 def _keys(carried: Sources) -> dict[str, str]:
-    """Give each path a key of the ConfigMap: dots for its slashes, or else a number and what looks like it.
+    """Give each path a key of the ConfigMap: dots for its slashes, or else a number and a similar text.
 
     Keys have few characters and no slashes. None is given twice: only those with a number have three dots.
     """
@@ -345,7 +345,7 @@ def _package(
 
 
 def _read_beside(content: str | bytes, path: Path, base: Path) -> Iterator[tuple[Path, Path, bool]]:
-    """Yield the files that a source names and that lie beside it."""
+    """Yield the files beside a source to which it refers."""
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(content)
         files = [path.parent / text for text in texts_of(tree) if ".." not in text]
@@ -363,7 +363,7 @@ def texts_of(tree: ast.Module) -> Iterator[str]:
 
 
 def _dynamic_imports(content: str | bytes, settings: str, places: Sequence[Path]) -> Iterator[str]:
-    """Yield the modules beside a program that texts or settings name, where it imports what it computes."""
+    """Yield the modules beside a program that its texts or settings name, if it imports computed names."""
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(content)
         calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -409,7 +409,7 @@ def _modules(content: str | bytes, name: PurePosixPath, *, about: str, needed: b
 
 
 def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
-    """Yield what a source of a package imports, by absolute dotted names."""
+    """Yield the imports of a source of a package, by absolute dotted names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -428,7 +428,7 @@ def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
 
 
 def _package_of(node: ast.expr) -> str:
-    """Read the package of a module whose name is put together: ``"models." + name``, ``f"models.{name}"``."""
+    """Read the package of a module whose name is computed: ``"models." + name``, ``f"models.{name}"``."""
     is_literal = isinstance(node, ast.Constant)
     while isinstance(node, ast.BinOp | ast.Call | ast.Attribute | ast.JoinedStr):
         match node:

@@ -1,4 +1,4 @@
-"""Errors of the API server and of the way to it: its message, the manifest's lines, and a fix. Pure."""
+"""Errors of the API server and of its connection: its message, the manifest's lines, and a fix. Pure."""
 
 import base64
 import json
@@ -62,7 +62,7 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
 
 
 def unserved(error: Rejected) -> bool:
-    """Tell whether a write was refused because its kind is not served: not yet, no longer, or it goes.
+    """Check whether a write was refused because its kind is not served: not yet, or no longer.
 
     Discovery lists a CustomResourceDefinition's kind for a while before and after it is served; and an object
     or a namespace that is missing is another 404, whose Status names it.
@@ -91,7 +91,7 @@ def rbac_hint(message: str) -> str:
 
 
 def admission_hint(message: str) -> str:
-    """Name the argument that a quota, a LimitRange, a range of users or Trainer asks for; or nothing."""
+    """Name the argument that satisfies a quota, a LimitRange, a range of users or Trainer; else empty."""
     if exceeds_quota(message):
         size = re.search(r"\brequests\.storage=([1-9]\w*)", message.rpartition("limited:")[2])
         less = f'`size="{size[1]}"` is the most' if size else "request less"
@@ -121,7 +121,7 @@ def _bound_hint(side: str, resource: str, value: str) -> str:
 
 
 def exceeds_quota(message: str) -> bool:
-    """Tell whether a request exceeds a quota even if nothing else uses it."""
+    """Check whether a request exceeds a quota even if nothing else uses it."""
     match = _QUOTA.search(message)
     if match is None:
         return False

@@ -42,7 +42,7 @@ class CredentialPlugin:
         self.failure = self.run()
 
     def run(self) -> str:
-        """Run it, and read its credential; return why there is none."""
+        """Run it, and read its credential; return the reason if it has none."""
         command = [self.entry["command"], *(self.entry.get("args") or [])]
         variables = {variable["name"]: variable["value"] for variable in self.entry.get("env") or []}
         info = {"KUBERNETES_EXEC_INFO": json.dumps(self.expected | {"spec": self.specification})}
@@ -77,7 +77,7 @@ class CredentialPlugin:
         return str(self.status.get("token") or "")
 
     def _read(self, output: str) -> str:
-        """Read a credential; return what is wrong with it, empty if it can be used.
+        """Read a credential; return its problem, empty if it can be used.
 
         https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
         """

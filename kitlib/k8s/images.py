@@ -1,4 +1,4 @@
-"""Where nodes pull images from: a mirror in the place of Docker Hub, and the Secret for it. Pure."""
+"""The registry from which nodes pull images: a mirror of Docker Hub, and the Secret for it. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

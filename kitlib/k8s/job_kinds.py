@@ -194,7 +194,7 @@ def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
 
 
 def active(pod: Object) -> bool:
-    """Tell whether a plain pod trains, or will: not finished, deleted, or on an unreachable node."""
+    """Check whether a plain pod trains, or will: not finished, deleted, or on an unreachable node."""
     return not (pods.finished(pod) or pods.deleted(pod) or pods.node_unreachable(pod))
 
 

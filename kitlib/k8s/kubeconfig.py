@@ -47,7 +47,7 @@ def files(paths: str | Path) -> list[Path]:
 def choose(
     paths: str | Path, *, cluster: str, context: str | None = None, namespace: str | None = None
 ) -> Object:
-    """Take one context out of kubeconfigs, with its server and user.
+    """Extract one context from kubeconfigs, with its server and user.
 
     Args:
         paths: A file, or several as in KUBECONFIG: the first that has an entry, or a current context, wins.

@@ -53,7 +53,7 @@ def _values(bound: Object, name: str, *fields: str) -> Iterator[str | None]:
 
 
 def _within(value: str, least: str | None, most: str | None) -> str:
-    """Keep a quantity, or take the bound that it is beyond."""
+    """Clamp a quantity between its bounds."""
     if least is not None and parse_quantity(value) < parse_quantity(least):
         return least
     return most if most is not None and parse_quantity(value) > parse_quantity(most) else value

@@ -29,12 +29,12 @@ RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 
 
 def read(kube: Kube, pod: Object) -> list[Line]:
-    """Read a pod's log until now; empty if it has not started, or is gone."""
+    """Read a pod's log until now; empty if it has not started, or was deleted."""
     return [*_lines(_written(kube, pod, timestamps="true"))]
 
 
 def last_lines(kube: Kube, pod: Object, container: str) -> list[str]:
-    """Read what any container of a pod wrote last; empty if it has not started, or is gone."""
+    """Read the last lines of any container of a pod; empty if it has not started, or was deleted."""
     return [line for line in _written(kube, pod, container=container, tailLines="20") if line]
 
 
@@ -63,7 +63,7 @@ def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
 
 
 def complete(kube: Kube, pod: Object) -> bool:
-    """Tell whether a pod will write no more."""
+    """Check whether a pod's log is complete."""
     now = kube.find("Pod", pod["metadata"]["name"])
     return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or pods.finished(now)
 
@@ -187,11 +187,11 @@ class PodLogFollowers:
         thread.start()
 
     def alive(self) -> bool:
-        """Tell whether any of them may bring another line."""
+        """Check whether any of them may bring another line."""
         return any(thread.is_alive() for thread in self._threads)
 
     def wait_for_lines(self, seconds: float) -> list[tuple[Any, Line]]:
-        """Take the lines that have come, waiting so long for the first.
+        """Return the lines that have arrived, waiting at most so long for the first.
 
         A pod whose node does not answer can be followed again; any other error of a follower is raised, after
         the lines that came before it.
@@ -203,7 +203,7 @@ class PodLogFollowers:
         return lines
 
     def drain(self) -> list[tuple[Any, Line]]:
-        """Take the lines that have come; pods whose follower has failed can be followed again."""
+        """Return the lines that have arrived; pods whose follower has failed can be followed again."""
         return self._taken(0.0)[0]
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class PodLogFollowers:
         self.followed = {}
 
     def _taken(self, seconds: float) -> tuple[list[tuple[Any, Line]], list[KitError]]:
-        """Take the lines, in the order of their time, and the errors of followers that have failed."""
+        """Return the lines, in the order of their time, and the errors of followers that have failed."""
         entries: list[tuple[Any, Line | KitError]] = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,4 +1,4 @@
-"""Names and labels: what Kubernetes allows, what is unique, and how the kit labels its objects."""
+"""Names and labels: valid and unique names, and the labels of the kit's objects."""
 
 import getpass
 import os
@@ -52,7 +52,7 @@ def slug(text: str, longest: int = 63) -> str:
 
 
 def unique(stem: str) -> str:
-    """Make a run name that begins with ``stem`` and is, in practice, not taken."""
+    """Make a run name that begins with ``stem`` and is, in practice, unique."""
     suffix = "".join(secrets.choice(_UNAMBIGUOUS) for _ in range(5))
     return f"{slug(stem, MAX_RUN_NAME - 6) or 'run'}-{suffix}"
 

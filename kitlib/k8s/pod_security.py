@@ -54,7 +54,7 @@ class PodSecurity:
         return [*ENVIRONMENT] if self.restricted and not known else []
 
     def apply(self, item: Mapping[str, Any]) -> Object:
-        """Add the context to all pod specs in an object; what the object says itself stays."""
+        """Add the context to all pod specs in an object; fields that the object sets stay."""
         return rewrite(item, self._secure)
 
     def _secure(self, spec: Object) -> Object:
@@ -83,7 +83,7 @@ class PodSecurity:
 
 
 def serves(kube: Kube, group: str) -> bool:
-    """Tell whether the API serves a group; every authenticated user may ask."""
+    """Check whether the API serves a group; every authenticated user may ask."""
     try:
         groups = kube.raw(group_path()).get("groups") or []
     except Rejected:
@@ -92,7 +92,7 @@ def serves(kube: Kube, group: str) -> bool:
 
 
 def _needs_root(spec: Mapping[str, Any]) -> bool:
-    """Tell whether a spec says that the pod runs as root, or with more rights than a restricted one has."""
+    """Check whether a spec says that the pod runs as root, or with more rights than a restricted one has."""
     containers: Sequence[Object] = [*(spec.get("initContainers") or []), *spec["containers"]]
     contexts = [item.get("securityContext") or {} for item in (spec, *containers)]
     reasons = (

@@ -19,7 +19,7 @@ LONGEST = 500  # characters of a reason
 
 
 def node_rank(pod: Object) -> int | None:
-    """Read the pod's number in its run, as whatever created the pod has numbered it.
+    """Read the pod's number in its run, as its controller or the kit has set it.
 
     A Job writes it into an annotation, also for a TrainJob. The Training Operator numbers masters and workers
     apart, and puts the rank among both into the environment. Plain pods have the kit's label.
@@ -50,7 +50,7 @@ def _replica_or_rank(pod: Object) -> int | str | None:
 
 
 def is_replica_id(name: object) -> bool:
-    """Tell whether a master, server or worker may have this name."""
+    """Check whether a master, server or worker may have this name."""
     return isinstance(name, str) and re.fullmatch(r"master|(worker|ps)-\d+", name) is not None
 
 
@@ -68,7 +68,7 @@ def finished(pod: Object) -> bool:
 
 
 def deleted(pod: Object) -> bool:
-    """Tell whether its deletion was requested."""
+    """Check whether its deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
@@ -83,7 +83,7 @@ def failed(pods: Iterable[Object]) -> list[Object]:
 
 
 def started(pod: Object) -> bool:
-    """Tell whether its main container runs, or has run, so that there may be a log."""
+    """Check whether its main container runs, or has run, so that there may be a log."""
     states = [
         status.get("state") or {} for status in (pod.get("status") or {}).get("containerStatuses") or []
     ]
@@ -98,7 +98,7 @@ def started_at(pod: Object) -> str:
 
 
 def has_begun(pod: Object) -> bool:
-    """Tell whether a container of it has begun, as far as is known; none has if an initial one failed."""
+    """Check whether one of its containers may have started; none has if an initial one failed."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     return not statuses or any("waiting" not in (status.get("state") or {}) for status in statuses)
 
@@ -207,7 +207,7 @@ def finished_at(pod: Object) -> str:
 
 
 def last_message(pod: Object) -> list[tracebacks.Line]:
-    """Read its containers' termination messages: the end of a log that may be gone."""
+    """Read its containers' termination messages: the end of a log that may have been deleted."""
     return [
         tracebacks.Line(state.get("finishedAt") or "", text)
         for _, state in _states(pod)

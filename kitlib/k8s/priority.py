@@ -34,7 +34,7 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
         fix = f'use one that the kit defines, "high" or "low", or create "{name}"'
         raise BadInput(f'there is no PriorityClass "{name}"', about=about, fix=fix)
     with progress(f"priority class {name}") as line:
-        if definition is None:  # somebody else's, which is there
+        if definition is None:  # another owner's, which exists
             return
         if existing is None:
             line.done(f"created, with the value {definition['value']:,}")

@@ -1,4 +1,4 @@
-"""What blocks the deletion of a namespace: its remaining objects, and their finalizers.
+"""Objects and finalizers that block the deletion of a namespace.
 
 Kubernetes' conditions name kinds and counts alone, and say nothing while pods end, which go first.
 """
@@ -37,7 +37,7 @@ def holders(kube: Kube, namespace: Object) -> str:
 
 
 def held_namespaces(kube: Kube) -> list[str]:
-    """Name the namespaces that are being deleted and hold something; none for who may not list them."""
+    """Name the namespaces whose deletion is blocked; none if this user may not list them."""
     namespaces = allowed(lambda: kube.in_namespace("").get_all("Namespace")) or []
     return [
         f"namespace {item['metadata']['name']} waits until these are gone: {left}"
@@ -50,7 +50,7 @@ def _objects(kube: Kube, namespace: Object, plural: str, group: str) -> Iterator
     try:
         version = "v1" if not group else kube.raw(group_path(group))["preferredVersion"]["groupVersion"]
         items = kube.raw(api_path(version, plural, namespace=namespace["metadata"]["name"]))["items"]
-    except KitError:  # what defines the kind may be gone; the conditions name it all the same
+    except KitError:  # the kind's definition may be deleted; the conditions still name it
         return
     for item in items:
         metadata = item["metadata"]

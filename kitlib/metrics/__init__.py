@@ -1,1 +1,1 @@
-"""Trainers' events, and what is computed from them: progress, curves, placement, usage. Pure."""
+"""Trainers' events, and metrics computed from them: progress, curves, placement, usage. Pure."""

@@ -178,7 +178,7 @@ class RunControl:
 def plan_workers(
     template: Object, replicas: int, run_pods: Collection[Object]
 ) -> tuple[list[Object], list[Object]]:
-    """Choose the plain pods to delete, and make those to create.
+    """Choose the plain pods to delete, and build those to create.
 
     A worker on an unreachable node is replaced, and ends when the node is back. A pod that has ended keeps
     its name, so that its log can be read.

@@ -64,7 +64,7 @@ def diagnose(
 
 
 def unread_of(missing: Mapping[str, str], processes: Sequence[RankState]) -> tuple[str, ...]:
-    """Describe what could not be read, and why: kinds of the API, processes, collectives of ranks."""
+    """List unread facts, each with the reason: kinds of the API, processes, collectives of ranks."""
     collectives = {
         f"collectives of {pods.display_name(state.rank)}": state.missing
         for state in processes

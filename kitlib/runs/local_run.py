@@ -151,7 +151,7 @@ class LocalRun(Reports):
         return []
 
     def delete(self) -> None:
-        """End its processes, and remove what it wrote to its temporary folder."""
+        """End its processes, and remove its temporary folder."""
         if self._process.poll() is None:
             self._process.terminate()  # the watchdog ends all of them, after `STOP_SECONDS` at most
             self._process.wait()
@@ -178,7 +178,7 @@ class LocalRun(Reports):
                 return
 
     def _logs(self) -> dict[int | str, list[Line]]:
-        """Read what was written since the last call; its time is now."""
+        """Read the lines since the last call, with the current time."""
         now = datetime.now(UTC).isoformat()
         if self._output.closed:
             return self._lines

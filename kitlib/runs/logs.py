@@ -36,7 +36,7 @@ class LogCache:
         self._ended: set[str] = set()
 
     def refresh(self, run_pods: Iterable[Object]) -> None:
-        """Read the logs of these pods; what was read before a node became unreachable is kept."""
+        """Read the logs of these pods; earlier lines of a pod on an unreachable node are kept."""
         for pod in run_pods:
             self._keep(pod, logs.read_if_reachable(self.kube, pod))
 
@@ -193,7 +193,7 @@ class RunMembers:
             self.ended.set()
 
     def _has_succeeded(self, run_pods: Iterable[Object]) -> bool:
-        """Tell whether the only rank has succeeded, after which nothing replaces its pod."""
+        """Check whether the only rank has succeeded, after which nothing replaces its pod."""
         return self.only is not None and any(
             pods.replica_id(pod) == self.only and pods.phase(pod) == "Succeeded" for pod in run_pods
         )

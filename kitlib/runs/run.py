@@ -323,7 +323,7 @@ class Run(Reports):
             yield status if trains else reason.explain(status)
 
     def _wait_reason(self, hang_after: float) -> WaitReason:
-        """Make what adds the first cause to a status; ranks that do steps are left alone."""
+        """Build the `WaitReason` of the run, which does not inspect ranks that complete steps."""
         return WaitReason(
             lambda: diagnose(
                 self.objects, self.status, self.log_cache.lines(), hang_after=hang_after, look=False
@@ -331,7 +331,7 @@ class Run(Reports):
         )
 
     def _explained(self) -> Iterator[tuple[Snapshot, RunStatus]]:
-        """Follow its objects and their status, with the first cause beside what has waited for long."""
+        """Follow its objects and their status, with the first cause if it has waited for long."""
         reason = self._wait_reason(HANG_SECONDS)
         for snapshot, status in self.objects.watch():
             if status.phase == SUCCEEDED:
@@ -354,7 +354,7 @@ class Run(Reports):
             yield snapshot, status
 
     def _explainable(self, snapshot: Snapshot) -> bool:
-        """Tell whether the watch has brought all pods, of which one has failed and none may still report."""
+        """Check whether the watch has reported all pods, and one has failed, and none is still ending."""
         live_pods = self.objects.pods()
         existing = {pod["metadata"]["name"] for pod in live_pods}
         ends = self.objects.newest(live_pods)
@@ -423,7 +423,7 @@ class Run(Reports):
         return self.control.scale(workers)
 
     def delete(self) -> None:
-        """Delete all that carries its label, with the pods, and wait until those are gone."""
+        """Delete all objects with its label, and its pods, and wait until the pods are deleted."""
         self.objects.delete()
 
     def __repr__(self) -> str:

@@ -260,7 +260,7 @@ class RunObjects:
         return list({item["metadata"]["uid"]: item for item in listed}.values())
 
     def delete(self, *, only: Collection[Object] | None = None) -> None:
-        """Delete all objects with the run's label, and its pods, and wait until those are gone.
+        """Delete all objects with the run's label, and its pods, and wait until the pods are deleted.
 
         Args:
             only: Objects of one launch, as `owned` lists them: what another launch of this name has created
@@ -285,7 +285,7 @@ class RunObjects:
             if item["kind"] != "Pod":
                 self.kube.delete(item["kind"], item["metadata"]["name"], uid=item["metadata"]["uid"])
         # Plain pods have no owner; and the garbage collector learns late of the owners of newly defined
-        # kinds. Where another object owns the pods, their end tells that it is gone as well.
+        # kinds. Where another object owns the pods, their end shows that it was deleted as well.
         selectors = {self.label, pods_of_run} if kind.pod_creator == ("", "") else {self.label}
         for pod in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
             if belongs_to_launch(pod):

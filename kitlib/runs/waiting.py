@@ -1,4 +1,4 @@
-"""What a run that waits for long waits for: its status, with the first cause beside it."""
+"""The reason of a long wait: a run's status with its first cause."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class WaitReason:
         self._line = ""
 
     def explain(self, status: RunStatus) -> RunStatus:
-        """Put the cause in the place of the status' reason, once the run has waited for long."""
+        """Replace the reason of a status by the first cause, once the run has waited for long."""
         counts, now = (status.phase, status.running, status.succeeded), self._clock()
         if status.phase not in PATIENCE_SECONDS:
             return status

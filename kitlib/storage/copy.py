@@ -31,7 +31,7 @@ else:  # without the filters of PEP 706
 END = ".trainyard-end"
 LOOK_SECONDS = 0.5
 MAX_NAMED = 5  # of the entries that are left out
-# $1: its name in the stream, $2: where it is to lie, $3: whether what lies there goes.
+# $1: its name in the stream, $2: its path on the volume, $3: whether it replaces an existing one.
 _RECEIVE = f"""
 set -e
 trap 'rm -rf "$STAGING"' EXIT
@@ -125,10 +125,10 @@ def send(
     helper: HelperPod, source: Path, to: str, *, replace: bool, more: Mapping[str, bytes], line: Progress
 ) -> str:
     """Copy a file or a folder to ``to``; return a description of the number of files and bytes."""
-    # GNU's format and not PAX: BusyBox, whose tar unpacks it, knows long names in no other.
+    # GNU's format and not PAX: BusyBox, whose tar unpacks it, supports long names in no other.
     with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as (stdin, _):
         counted = _Counted(stdin, line, "copied")
-        pipe = cast(IO[bytes], counted)  # of a stream, tarfile asks for no more than it has
+        pipe = cast(IO[bytes], counted)  # tarfile calls no other method of a stream
         skipped: list[str] = []
         with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**18) as stream:
             files = 0

@@ -67,7 +67,7 @@ def create(
 
 
 def delete(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
-    """Delete a claim, with what the StorageClass made for it; raise VolumeInUse if pods use it."""
+    """Delete a claim, with the volume that its StorageClass provisioned; raise VolumeInUse if pods use it."""
     claim = kube.find(CLAIM, name)
     if claim is None:
         return
@@ -84,7 +84,7 @@ def delete(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
 
 
 def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> None:
-    """Delete a claim or a volume, and wait until it is gone: pods that use it keep it."""
+    """Delete a claim or a volume, and wait for the deletion, which pods that use it delay."""
     kube.delete(kind, name)
     wait(
         watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}")),
@@ -159,7 +159,7 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
 
 
 def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None, size: str) -> str:
-    """Check that there is a StorageClass, without which a claim waits forever, and that it has the mode."""
+    """Choose the access mode; raise BadInput without a StorageClass, for which a claim would only wait."""
     classes = storage_class.read_classes(kube)
     if classes is None:  # with rights in a namespace alone; a dry run says which class is the default
         name = name or default_class(kube, claim, size=size)

@@ -38,7 +38,7 @@ def default_of(classes: Sequence[Object]) -> Object | None:
 
 
 def nodes_of(name: str | None, classes: Sequence[Object] | None) -> str:
-    """Tell on how many nodes at once a volume of a class can be mounted: ``one``, ``many``, or empty."""
+    """Find on how many nodes at once a volume of a class can be mounted: ``one``, ``many``, or empty."""
     storage_class = next((item for item in classes or () if item["metadata"]["name"] == name), None)
     if storage_class is None:
         return "one" if classes is None and name in _drivers()["one_node_names"] else ""
@@ -50,7 +50,7 @@ def nodes_of(name: str | None, classes: Sequence[Object] | None) -> str:
 
 
 def check_access_mode(mode: str | None) -> str | None:
-    """Raise BadInput for what is no access mode."""
+    """Raise BadInput for an invalid access mode."""
     if mode is not None and mode not in MODES:
         more = ", ".join(MODES[2:])
         fix = f'`access_mode="{MANY}"` for pods on all nodes, "{ONE}" for pods on one; also {more}'
@@ -61,7 +61,7 @@ def check_access_mode(mode: str | None) -> str | None:
 def choose_access_mode(
     mode: str | None, name: str | None, classes: Sequence[Object] | None, *, nodes: int | None, about: str
 ) -> str:
-    """Choose the access mode of a claim by what its class can.
+    """Choose the access mode of a claim among those of its class.
 
     Args:
         mode: That somebody has set; by default many nodes, or one if the cluster has no second.

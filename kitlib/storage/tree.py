@@ -1,4 +1,4 @@
-"""Walking a folder that is to be copied: one rule for links, for all that copies or counts files.
+"""Walk a folder to copy: one rule for links, wherever files are copied or counted.
 
 A link to what is in the folder stays a link, where the copy can have links. One that leads outside is
 followed, since its target is not where the copy lies. What leads nowhere, or in a circle, and what is no file
@@ -37,7 +37,7 @@ class _Walk:
     links: bool
 
     def visit(self, place: Path, path: str, base: Path, above: frozenset[Path]) -> Iterator[FileEntry]:
-        """Walk what lies at a place in the folders ``above``; links to below ``base`` lead inside."""
+        """Walk a path in the folders ``above``; links to below ``base`` lead inside."""
         if place.is_symlink():
             yield from self._link(place, path, base, above)
         elif place.is_dir():

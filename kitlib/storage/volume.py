@@ -121,7 +121,7 @@ class Volume:
             return copy.content(helper, inside(path))
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a folder with its content; one that is gone is fine.
+        """Delete a file, or a folder with its content; idempotent.
 
         Raises:
             BadInput: The path is the volume itself: `delete` does that.
@@ -135,7 +135,7 @@ class Volume:
     # The volume
 
     def delete(self) -> None:
-        """Delete the claim, and with it what the StorageClass made for it; one that is gone is fine.
+        """Delete the claim, and the volume that its StorageClass provisioned; idempotent.
 
         Raises:
             VolumeInUse: Pods use it; the error names them.

@@ -1,1 +1,1 @@
-"""Watches and plots: what a run and a cluster do, live in a notebook and as static pictures."""
+"""Watches and plots of a run and a cluster, live in a notebook and as static pictures."""

@@ -59,7 +59,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
     # Life cycle
 
     def start(self) -> Self:
-        """Start, or restart after a stop; does nothing if it is running, or what it follows has ended."""
+        """Start, or restart after a stop; does nothing if it is running, or its subject has ended."""
         self._stopped = False
         if self.stopping.is_set():
             self.join()
@@ -145,7 +145,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
         """Return a value that changes whenever the picture does."""
 
     def catch_up(self) -> None:
-        """If what it follows has ended, wait until the watch has ended."""
+        """If its subject has ended, wait until the watch has ended."""
 
     def collect(self) -> None:
         """Process the log lines that have arrived."""
@@ -181,7 +181,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
         self.stop()
 
     def _draw(self) -> None:
-        """Update the widget until the end, less often if there is much to send."""
+        """Update the widget until the end, less often if the updates are large."""
         pause, drawn, due = UPDATE_SECONDS, None, 0.0
         while not self.stopping.wait(pause):
             self.collect()

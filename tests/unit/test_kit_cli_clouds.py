@@ -121,11 +121,11 @@ def test_a_cluster_is_found_at_the_place_that_is_named_and_nowhere_else():
     assert kit.connect("lab", provider="rented", region="eu-1").name == "lab"
     with pytest.raises(ClusterNotFound, match="used from this machine: lab"):
         kit.connect("lab", provider="rented", region="us-9")
-    with pytest.raises(BadInput, match="found by: region"):
+    with pytest.raises(BadInput, match="find it by: region"):
         kit.connect("lab", provider="rented", zone="a")
     with pytest.raises(BadInput, match="pass provider="):
         kit.connect("lab", region="eu-1")
-    with pytest.raises(BadInput, match="the providers are: .*rented"):
+    with pytest.raises(BadInput, match="use one of the providers: .*rented"):
         kit.connect("lab", provider="azure")
 
 

@@ -36,7 +36,7 @@ def unbound(facts: Facts) -> Iterator[Cause]:
 
 
 def has_volumes(facts: Facts, claim: str) -> bool:
-    """Tell whether there are volumes of a claim's class, none of which fits."""
+    """Check whether there are volumes of a claim's class, none of which fits."""
     item = facts.find("PersistentVolumeClaim", claim)
     return item is not None and any(_misfits(facts, item))
 
@@ -46,7 +46,7 @@ def _who(claim: Object) -> str:
 
 
 def _misfits(facts: Facts, claim: Object) -> Iterator[tuple[str, str]]:
-    """Yield for each volume of the claim's class why it does not fit: the kind of cause, and what."""
+    """Yield the reason why each volume of the claim's class does not fit: the kind of cause, and a clause."""
     spec, name = claim["spec"], claim["spec"].get("storageClassName")
     storage_class = facts.find("StorageClass", name or "")
     if name is None or (storage_class and storage_class.get("provisioner") != BY_HAND) or pods.deleted(claim):

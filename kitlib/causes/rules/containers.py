@@ -34,7 +34,7 @@ def others(facts: Facts) -> Iterator[Cause]:
 
 
 def _ended_long_ago(facts: Facts, own: Object) -> bool:
-    """Tell whether a rank ended so long ago that the containers beside it will not end by themselves."""
+    """Check whether a rank ended so long ago that the containers beside it will not end by themselves."""
     ended = own.get("terminated") or {}
     return ended.get("exitCode") == 0 and facts.seconds_since(ended.get("finishedAt")) > PATIENCE_SECONDS
 

@@ -57,7 +57,7 @@ def denied(facts: Facts) -> Iterator[Cause]:
 
 
 def _recent(facts: Facts) -> Iterator[Line]:
-    """Yield the last lines of ranks that have not met the others: torch itself asks for a name again."""
+    """Yield the last lines of ranks outside the rendezvous: torch itself resolves a name again."""
     met = {
         state.rank
         for state in facts.processes
@@ -70,7 +70,7 @@ def _recent(facts: Facts) -> Iterator[Line]:
 
 
 def blocked(all_policies: Iterable[Object], pod: Object, *, several: bool = True) -> Iterator[str]:
-    """Yield what a namespace's policies deny to a pod, with ``several`` also between replicas."""
+    """Yield the connections that policies deny to a pod, with ``several`` also those between replicas."""
     policies = [item for item in all_policies if selects(item["spec"].get("podSelector"), pod)]
     into = [item["spec"] for item in policies if "Ingress" in _types(item["spec"])]
     out = [item["spec"] for item in policies if "Egress" in _types(item["spec"])]
@@ -92,7 +92,7 @@ def _types(spec: Object) -> list[str]:
 
 
 def _allows_peer(rule: Object, direction: str, pod: Object) -> bool:
-    """Tell whether a rule lets connections with pods like this one through."""
+    """Check whether a rule allows connections with pods like this one."""
     peers, ports = rule.get(direction), rule.get("ports") or []
     if ports and all(port.get("port") in DNS_PORTS for port in ports):
         return False

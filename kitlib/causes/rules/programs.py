@@ -114,7 +114,7 @@ def separate_worlds(facts: Facts) -> Iterator[Cause]:
 
 
 def _duplicate_rank(facts: Facts, starts: Mapping[int | str, Sequence[Line]]) -> tuple[Line | None, int]:
-    """Find a rank of the largest world that two pods have, and that world's size; 0 where no line tells it.
+    """Find a rank of the largest world that two pods have, and that world's size; 0 where no line has it.
 
     Elastic workers get other ranks in each round. Where GPUs are, gloo has groups beside the world.
     """
@@ -193,7 +193,7 @@ def gpus_unused(facts: Facts) -> Iterator[Cause]:
 
 
 def _are_declared(facts: Facts, pod: Object) -> bool:
-    """Tell whether a pod's GPUs are declared by its node, which has none."""
+    """Check whether a pod's GPUs are declared by its node, which has none."""
     node = facts.find("Node", pod["spec"].get("nodeName", "")) or {"metadata": {}}
     return names.DECLARED_GPUS in (node["metadata"].get("labels") or {})
 
@@ -235,4 +235,4 @@ def _place_of(top: str) -> Path | None:
 
 
 RULES = (missing_module, separate_worlds, gpus_unused)
-WARNINGS = (separate_worlds, gpus_unused)  # of runs that succeed all the same
+WARNINGS = (separate_worlds, gpus_unused)  # of runs that nevertheless succeed

@@ -162,7 +162,7 @@ def _memory_limit(pod: Object | None) -> str:
 
 
 def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
-    """List the Events of what was done to the pod: kills by the kit, evictions, preemptions, probes."""
+    """List the Events of the pod's disruptions: kills by the kit, evictions, preemptions, probes."""
     acts = {"Killed", "Evicted", "Preempted", "Preempting", "TaintManagerEviction", "Unhealthy", "OOMKilling"}
     events = facts.events_of(end.pod) if end.pod else []
     about = (event for event in events if event.get("reason") in acts)

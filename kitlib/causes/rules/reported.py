@@ -114,7 +114,7 @@ def cause_of(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cau
 
 
 def _by_controller(facts: Facts, signal: Signal, pattern: Pattern) -> bool:
-    """Tell whether a pod was deleted by its job's controller after the job had failed."""
+    """Check whether a pod was deleted by its job's controller after the job had failed."""
     failed = [pods.conditions(item).get(kind) for item in facts.creators for kind in FAILED]
     times = [condition.get("lastTransitionTime") for condition in failed if condition]
     gave_up, when = parse_time(min(filter(None, times), default=None)), parse_time(signal.at or None)

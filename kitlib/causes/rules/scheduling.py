@@ -92,7 +92,7 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
 
 
 def _finalizers(facts: Facts, claim: str) -> list[str]:
-    """Name what keeps a claim that is being deleted."""
+    """Name the finalizers of a claim that is being deleted."""
     item = facts.find("PersistentVolumeClaim", claim) or {"metadata": {}}
     finalizers = ", ".join(item["metadata"].get("finalizers") or [])
     return [f"finalizers of the claim: {finalizers}"] if finalizers else []

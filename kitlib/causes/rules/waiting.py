@@ -127,7 +127,7 @@ def not_started(facts: Facts) -> Iterator[Cause]:
 
 
 def _init_runs(pod: Object, name: str, seconds: float, lines: Sequence[str]) -> Cause:
-    """Name what keeps an init container: a program that its image does not have, or what it wrote last."""
+    """Find why an init container still runs: a program that its image does not have, or its last line."""
     waits = f"waits for its init container {name}, which"
     program, line = missing_program(lines)
     if program:
@@ -142,7 +142,7 @@ def _init_runs(pod: Object, name: str, seconds: float, lines: Sequence[str]) -> 
 
 
 def _idle(facts: Facts, pod: Object) -> Iterator[Cause]:
-    """Find what keeps a pod on a node that reports nothing."""
+    """Find why a pod does not start on a node that reports nothing."""
     node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
     last = next(
         (
