@@ -64,5 +64,5 @@ def require_extra(extra: str, *, about: str) -> None:
 
 def load_all(group: str) -> list[Any]:
     """Load the entry points of a group whose packages are installed."""
-    found = importlib.util.find_spec
-    return [load(entry) for entry in entries(group).values() if found(entry.module.partition(".")[0])]
+    find_spec = importlib.util.find_spec
+    return [load(entry) for entry in entries(group).values() if find_spec(entry.module.partition(".")[0])]

@@ -150,13 +150,13 @@ def _of_run(event: Object, kind: str, name: str, facts: Facts) -> bool:
         if item and (pods.deleted(item) or (item.get("status") or {}).get("phase") == "Bound"):
             return False
         return any(name in pods.claims_of(pod) for pod in facts.pods)
-    ours = re.fullmatch(re.escape(facts.run) + OWN_PODS, name)
+    belongs_to_run = re.fullmatch(re.escape(facts.run) + OWN_PODS, name)
     if _of_earlier(event, facts):
         return False
     if kind == "Pod":  # the pods of a failed run may be gone
-        failed = ours and facts.main and job_kinds.failure(facts.main, facts.pods) is not None
+        failed = belongs_to_run and facts.main and job_kinds.failure(facts.main, facts.pods) is not None
         return bool(failed) and not (event.get("reason") == "FailedMount" and _started_later(event, facts))
-    if not ours and not any(item["metadata"]["name"] == name for item in facts.creators):
+    if not belongs_to_run and not any(item["metadata"]["name"] == name for item in facts.creators):
         return False
     if not event.get("reason", "").startswith("FailedCreate"):
         return True

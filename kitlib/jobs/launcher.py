@@ -218,9 +218,9 @@ def _create(kube: Kube, item: Object, main: Object, created: list[Object], *, ab
             if error.reason != checks.ALREADY_EXISTS:
                 raise
         except (KeyboardInterrupt, ClusterUnreachable):  # it may have been created before the answer was lost
-            found = kube.find(item["kind"], name)
-            if found and found["metadata"].get("labels") == item["metadata"].get("labels"):
-                created.append({"kind": item["kind"], **found})
+            existing = kube.find(item["kind"], name)
+            if existing and existing["metadata"].get("labels") == item["metadata"].get("labels"):
+                created.append({"kind": item["kind"], **existing})
             raise
         old = checks.check_owner(kube, item, main["metadata"]["labels"][names.RUN])
         if old is None:

@@ -137,9 +137,9 @@ def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
         for file in (place / parts.with_suffix(".py"), place / parts / "__main__.py"):
             if file.is_file():
                 return Layout(file, place, (place,), (place,), module, is_root_named=True)
-    looked = ", ".join(map(str, places))
+    searched = ", ".join(map(str, places))
     fix = "name the folder that it is in: `root=…`"
-    raise BadInput("there is no such module", about=f"module={module!r}, looked for in {looked}", fix=fix)
+    raise BadInput("there is no such module", about=f"module={module!r}, looked for in {searched}", fix=fix)
 
 
 def is_installed(top: str, beside: Iterable[Path]) -> bool:

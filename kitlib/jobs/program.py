@@ -84,5 +84,5 @@ def with_path(environment: Sequence[Object], folder: str) -> list[Object]:
 
 
 def ranks_for(image: str | None) -> dict[str, str]:
-    """Read the module by which ranks report to `Run.why`; none for a custom image, which may set PYTHONPATH."""
+    """Read the module by which ranks report to `Run.why`, found by PYTHONPATH; none for custom images."""
     return {} if image else {f"{RANKS_FOLDER}/{RANKS.name}": RANKS.read_text(encoding="utf-8")}

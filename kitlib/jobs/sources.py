@@ -252,9 +252,11 @@ def normalise_files(folder: Path, files: Iterable[str | Path]) -> list[str]:
             fix = "name files and folders below that one, which is the root of `module=`; or use a volume"
             raise BadInput(what, about=f"{file}, looked for in {folder}", fix=fix)
         name = place.relative_to(folder).as_posix()
-        if twice := [path for path in names_below if _overlap(name, path)]:
+        if overlaps := [path for path in names_below if _overlap(name, path)]:
             raise BadInput(
-                "a file is named twice", about=f"{name} and {twice[0]}", fix="name a folder, or what is in it"
+                "a file is named twice",
+                about=f"{name} and {overlaps[0]}",
+                fix="name a folder, or what is in it",
             )
         names_below.append(name)
     return names_below

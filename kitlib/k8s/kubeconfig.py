@@ -66,9 +66,9 @@ def choose(
             content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
             current = current or content.get("current-context")
             for part, kind in PARTS.items():
-                listed = [entry["name"] for entry in content.get(part) or []]
-                if twice := {name for name in listed if listed.count(name) > 1}:
-                    raise ValueError(f"{path} has {', '.join(sorted(twice))} twice in {part}")
+                all_names = [entry["name"] for entry in content.get(part) or []]
+                if duplicates := {name for name in all_names if all_names.count(name) > 1}:
+                    raise ValueError(f"{path} has {', '.join(sorted(duplicates))} twice in {part}")
                 for entry in content.get(part) or []:
                     value = _absolute(entry.get(kind) or {}, kind, path.parent)
                     entries[part].setdefault(entry["name"], {"name": entry["name"], kind: value})

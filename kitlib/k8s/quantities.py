@@ -31,7 +31,7 @@ def allocatable(node: Object, kind: str) -> float:
 
 
 def requested(spec: Object, kind: str, part: str = "requests") -> float:
-    """Compute the request of a pod's spec for a resource, or its ``limits``; a lone limit is the request, too.
+    """Compute the request of a pod's spec for a resource, or its ``limits``; a lone limit is the request.
 
     Its containers run together, and its initial ones before them, each alone.
     """

@@ -130,15 +130,15 @@ def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
     kind, namespace, name = part.workload
     controller = cluster.kube.in_namespace(namespace).find(kind, name)
     meta = controller["metadata"] if controller else {}
-    ours = (meta.get("labels") or {}).get(OPERATOR) == part.name
+    is_own = (meta.get("labels") or {}).get(OPERATOR) == part.name
     complete = (meta.get("annotations") or {}).get(INSTALLED) == part.version
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
         folder = Path(scratch) / part.name
-        if controller is None or (ours and not complete):
+        if controller is None or (is_own and not complete):
             _gather(cluster, part, folder, report)
             report(f"applying the manifests of {part.name} {part.version}")
             _apply(cluster, folder, part)
-        _wait(cluster.kube.in_namespace(namespace), part, report, ours=controller is None or ours)
+        _wait(cluster.kube.in_namespace(namespace), part, report, is_own=controller is None or is_own)
         if folder.exists():
             if part.then:
                 _apply(cluster, folder / "then", part)
@@ -198,14 +198,16 @@ def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:
     kube.apply({"apiVersion": workload.get("apiVersion", "apps/v1"), "kind": kind, "metadata": meta})
 
 
-def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None:
+def _wait(kube: Kube, part: OperatorPart, report: Report, *, is_own: bool) -> None:
     """Wait until its workloads are available, its kinds are served, and its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
     resume = f'`kit.install("{part.name}")` again; see `cluster.kubectl("describe pods -n {namespace}")`'
     label, field = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
     specs = [WatchSpec("Pod", fields=f"metadata.namespace={namespace}")]
-    specs += [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]
+    specs += (
+        [WatchSpec(kind, labels=label) for kind in IS_READY] if is_own else [WatchSpec(kind, fields=field)]
+    )
     wait(
         watch_objects(kube.in_namespace(""), *specs),
         standstill=READY_SECONDS,

@@ -157,8 +157,8 @@ class RunControl:
                 self.kube.patch(*patched, {"spec": {"replicas": replicas - masters}}, part="scale")
 
         self.cache.drain(leaving, apply, seconds=LEAVE_SECONDS, report=report)
-        came, went = (", ".join(pod["metadata"]["name"] for pod in some) for some in (new, leaving))
-        return "; ".join(filter(None, [came and f"new: {came}", went and f"left: {went}"]))
+        joined, departed = (", ".join(pod["metadata"]["name"] for pod in group) for group in (new, leaving))
+        return "; ".join(filter(None, [joined and f"new: {joined}", departed and f"left: {departed}"]))
 
     def _record(
         self,

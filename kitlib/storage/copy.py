@@ -150,7 +150,7 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
     """Copy a file or a folder of the volume to ``to``; return a description of its files' size."""
     sizes, skipped = list[int](), list[str]()
 
-    def kept(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    def accept(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         top = posixpath.normpath(member.name).partition("/")[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
         try:
@@ -170,7 +170,7 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
             counted = _Counted(stdout, line, "fetched")
             pipe = cast(IO[bytes], counted)
             with tarfile.open(fileobj=pipe, mode="r|", bufsize=2**18) as stream:
-                stream.extractall(staging, filter=kept)
+                stream.extractall(staging, filter=accept)
             while counted.read(2**18):  # what pads the last block
                 pass
         entries = list(Path(staging).iterdir())

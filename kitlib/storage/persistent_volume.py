@@ -52,8 +52,8 @@ def create(kube: Kube, claim: str, *, size: str, source: Mapping[str, Any]) -> s
 def find_created(kube: Kube, claim: Object) -> str | None:
     """Find the PersistentVolume that `create` made for a claim; deleting it leaves its files."""
     name, bound = claim["metadata"]["name"], claim["spec"].get("volumeName")
-    ours = bound == _volume_name(kube, name)
-    volume = allowed(lambda: kube.find(VOLUME, bound)) if ours else None
+    is_created = bound == _volume_name(kube, name)
+    volume = allowed(lambda: kube.find(VOLUME, bound)) if is_created else None
     return bound if volume and names.KIT in (volume["metadata"].get("labels") or {}) else None
 
 

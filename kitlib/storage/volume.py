@@ -85,7 +85,7 @@ class Volume:
         return place
 
     def download(self, path: str, to: str | Path = ".") -> Path:
-        """Copy a file or a folder of the volume to this machine, and return its path local_path.
+        """Copy a file or a folder of the volume to this machine, and return its path here.
 
         Links that lead out of the folder are left out, and named.
 
@@ -172,9 +172,7 @@ class Volume:
 def _here(path: str | Path) -> Path:
     source = Path(os.path.normpath(Path(path).expanduser().absolute()))
     if not (source.is_file() or source.is_dir()) or not source.name:
-        raise BadInput(
-            "there is no such file or folder local_path", about=str(source), fix="give one that exists"
-        )
+        raise BadInput("there is no such file or folder here", about=str(source), fix="give one that exists")
     return source
 
 
