@@ -187,6 +187,6 @@ def _connect(paths: ClusterPaths) -> socket.socket:
                 raise LocalClusterError(
                     f"the kubelet does not answer: {error.strerror}",
                     about=paths.name,
-                    fix=f"look into {paths.logs / 'kubelet.log'}",
+                    fix=f"read {paths.logs / 'kubelet.log'}",
                 ) from error
         time.sleep(POLL_SECONDS)

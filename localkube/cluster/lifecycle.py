@@ -119,7 +119,7 @@ def _start(
     sockets.insert(0, _listener(paths, spec.port))
     port = sockets[0].getsockname()[1]
     try:
-        report("making certificates and settings")
+        report("creating certificates and settings")
         files = ClusterFiles(paths, spec, control_plane, here, port, mode, octet, library)
         nodes = files.write()
         if not fresh:  # it has pods, which start with the kubelet

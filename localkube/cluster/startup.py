@@ -90,7 +90,7 @@ class Startup:
         if ready != self._nodes:
             return False
         # Pods are refused until the controller manager has made this one.
-        missing = "the default service account is not there yet"
+        missing = "the default service account does not exist yet"
         self._set_state(missing, of="kube-controller-manager", progress=2 + ready)
         if self._get(api_path("v1/serviceaccounts", namespace="default", name="default")) is None:
             return False

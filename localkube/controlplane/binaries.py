@@ -62,7 +62,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
     forced = os.environ.get(FORCE)
     if forced and forced not in ORDER:
         raise LocalClusterError(
-            "unknown way to the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
+            "unknown source of the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
         )
     origins = [name for name in ORDER if forced in (None, "", name)]
     reasons: list[str] = []
@@ -246,7 +246,7 @@ def _with_tools(binaries: ControlPlaneBinaries, report: Report) -> ControlPlaneB
                     report=publish,
                 )
     except (Skipped, LocalClusterError) as reason:
-        report(f"Tools: pods will have no way out of the cluster, and no images are pulled: {reason}")
+        report(f"Tools: pods reach nothing outside the cluster, and no images are pulled: {reason}")
         return binaries
     ours = {name: (str(folder / build.TOOLS), name) for name in TOOLS}
     return replace(binaries, programs={**binaries.programs, **ours})

@@ -48,7 +48,7 @@ def cache_lock(report: Report, *, making: str = "the control plane") -> Iterator
     """
     folder = private_dir(cache_dir() / "controlplane")
     name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
-    with _hold(folder / name, report, busy=f"another process is making {making}") as publish:
+    with _hold(folder / name, report, busy=f"another process is preparing {making}") as publish:
         yield publish
 
 

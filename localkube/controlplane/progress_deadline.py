@@ -94,15 +94,16 @@ class ProgressDeadline:
     def _find_stall(self, crashes: Mapping[str, CrashCount]) -> Stall | None:
         for part, crash in crashes.items():
             if crash.count - self._crashes.get(part, 0) >= MAX_CRASHES:
-                how = f"with status {crash.code}" if crash.code >= 0 else f"by signal {-crash.code}"
-                return Stall(f"{part} has ended at once {crash.count} times, the last time {how}", part)
+                end = f"with status {crash.code}" if crash.code >= 0 else f"by signal {-crash.code}"
+                count = f"{crash.count} times, the last time {end}"
+                return Stall(f"{part} has ended right after its start {count}", part)
         idlest = max(self._idle_seconds, key=self._idle_seconds.__getitem__, default=None)
         if idlest and self._idle_seconds[idlest] >= self.seconds:
             return Stall(f"{idlest} is stalled: it has not run for {self.seconds:g} s", idlest)
         if self._quiet >= self.seconds:
-            return Stall(f"nothing has changed, and no part had work, for {self.seconds:g} s")
+            return Stall(f"there was no progress, and no component had work, for {self.seconds:g} s")
         if self._unchanged >= LONGEST * self.seconds:
-            return Stall(f"its parts are at work, and changed nothing for {LONGEST * self.seconds:g} s")
+            return Stall(f"its components are busy, but made no progress for {LONGEST * self.seconds:g} s")
         return None
 
 

@@ -404,7 +404,7 @@ async def serve_control_socket(
             response = {"error": error.as_dict()}
         except Exception as error:  # the client must not wait for a response that never comes
             log.exception("a request failed")
-            fix = "look into the kubelet's log"
+            fix = "read the kubelet's log"
             response = {"error": LocalClusterError(repr(error), about=str(path), fix=fix).as_dict()}
         writer.write(json.dumps(response).encode() + b"\n")
         writer.close()

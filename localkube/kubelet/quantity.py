@@ -75,7 +75,7 @@ def quantity(value: Decimal | int, *, binary: bool = False) -> str:
         scaled = _EXACT.scaleb(number, -power)
         if scaled == scaled.to_integral_value(context=_EXACT):
             return f"{int(scaled)}{suffix}"
-    raise ValueError(f"{value} is finer than a quantity can say")
+    raise ValueError(f"{value} is too precise for a quantity")
 
 
 def _binary(number: int) -> str:

@@ -64,7 +64,7 @@ def test_tools_come_from_the_cache_or_are_said_to_be_missing_which_is_no_error(p
     control_plane, lines = obtain()
     assert not any(control_plane.has(name) for name in ("metrics-server", "gateway", "images"))
     assert any("no metrics-server" in line and "kubectl top" in line for line in lines)
-    assert any("no way out" in line for line in lines)
+    assert any("outside the cluster" in line for line in lines)
     fill_cache()
     control_plane, lines = obtain()
     assert control_plane.argv("metrics-server")[1] == "metrics-server"

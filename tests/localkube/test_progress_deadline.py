@@ -39,7 +39,7 @@ def test_a_busy_part_is_waited_for_much_longer_than_the_deadline():
 def test_parts_that_only_poll_are_given_up_after_the_deadline():
     second, stuck = seconds_until_given_up(ProgressDeadline(10), server=0.05, etcd=0.01)
     assert (second, stuck.part) == (10, None)
-    assert "no part had work, for 10 s" in stuck.reason
+    assert "no component had work, for 10 s" in stuck.reason
 
 
 def test_a_part_that_stands_still_is_named_though_others_are_busy():
@@ -59,7 +59,7 @@ def test_each_step_forward_begins_the_deadline_anew():
 def test_work_that_comes_to_nothing_is_given_up_in_the_end():
     second, stuck = seconds_until_given_up(ProgressDeadline(10), server=1.0)
     assert second == LONGEST * 10
-    assert "changed nothing" in stuck.reason
+    assert "made no progress" in stuck.reason
 
 
 def test_a_part_that_ends_again_and_again_is_named_with_its_status():

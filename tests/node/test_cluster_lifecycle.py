@@ -299,6 +299,6 @@ def test_a_part_that_ends_as_soon_as_it_is_started_is_named_with_what_it_wrote(l
     database.write_bytes(b"damaged" * 10_000)
     with pytest.raises(Refused) as caught:
         localkube("start", lab.name, home=lab.home)
-    assert "etcd has ended at once " in caught.value.error["what"]
+    assert "etcd has ended right after its start " in caught.value.error["what"]
     assert "\n  etcd: " in caught.value.error["what"]
     assert "the lines of etcd" in caught.value.error["fix"]

@@ -350,7 +350,7 @@ def test_a_new_kubelet_does_not_start_again_what_has_ended(cluster, pods):
 def test_a_killed_gateway_comes_back_and_serves_pods(cluster, pods):
     gateways = [process for process in cluster.processes() if "--packet-fd" in command_line(process)]
     if not gateways:
-        pytest.skip("there is no gateway here: pods have no way out, and none was tested")
+        pytest.skip("there is no gateway here: pods have no egress, and none was tested")
     assert pods.output(pod(main=python(ASK_GATEWAY))) == "it answers\n"
     gateways[0].kill()
     gateways[0].wait()

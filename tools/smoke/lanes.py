@@ -46,7 +46,7 @@ def default_lanes(provider: str) -> int:
 
 def ready(notebook: Planned) -> bool:
     """Check whether this machine has the programs that a notebook needs."""
-    return len(programs.here(notebook.programs)) == len(notebook.programs)
+    return len(programs.cached(notebook.programs)) == len(notebook.programs)
 
 
 @dataclass

@@ -87,7 +87,7 @@ class PodFiles:
         try:
             await WALKS.walk(itertools.chain(self.volumes.unmounting(uid), *removals))
         except OSError as error:
-            log.warning("files of pod %s are left: %s", uid, error)
+            log.warning("cannot remove the files of pod %s: %s", uid, error)
             return
         self.ids.release(uid)
         self.images.forget(uid)
@@ -101,7 +101,7 @@ class PodFiles:
             await self.volumes.remove(uid)
             await self._remove(self.pods / uid / "writable")
         except OSError as error:
-            log.warning("files of pod %s are left: %s", uid, error)
+            log.warning("cannot remove the files of pod %s: %s", uid, error)
 
     def log_path(self, uid: str, container: str, restart: int) -> Path:
         return self.pods / uid / "logs" / container / f"{restart}.log"
@@ -122,7 +122,7 @@ class PodFiles:
         try:
             await self._remove(self.writable_layer(uid, container, restart))
         except OSError as error:
-            log.warning("files of container %s of pod %s are left: %s", container, uid, error)
+            log.warning("cannot remove the files of container %s of pod %s: %s", container, uid, error)
 
     async def remove_former_runs(self, uid: str, container: str, restart: int) -> None:
         """Remove the files of earlier runs, such as one that ended with its node."""

@@ -307,7 +307,7 @@ class OomWatcher:
 
     async def _check(self, identity: str, limit: MemoryLimit) -> None:
         if await MEASURES.call(limit.is_exceeded) and identity in self._limits:
-            log.info("%s has more than its %d bytes", identity, limit.bytes)
+            log.info("%s exceeds its memory limit of %d bytes", identity, limit.bytes)
             self.remove(identity)
             self._end(identity)
 

@@ -120,7 +120,7 @@ class ClaimResolver:
             used = quantity(self.stored(claim), binary=True)
             raise ConfigError(
                 f'persistentvolumeclaim "{claim.name}" holds {used} and its size is '
-                f"{quantity(claim.size or 0, binary=True)}: let it grow (spec.resources.requests.storage), "
+                f"{quantity(claim.size or 0, binary=True)}: expand it (spec.resources.requests.storage), "
                 "delete it, or mount it with readOnly to copy its files"
             )
 
