@@ -17,6 +17,7 @@ from kitlib.k8s.api_errors import admission_hint
 from kitlib.k8s.api_path import group_path
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.images import mirrored
+from kitlib.k8s.job_kinds import JOBS
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes
@@ -42,10 +43,8 @@ OPTIONAL_RIGHTS = {  # consequences of permissions without which runs still work
     "events": "causes of failures are less exact",
 }
 METRICS = "metrics.k8s.io"  # an aggregated API with its own server
-OPERATORS = {
-    "kubeflow.org": ("PyTorchJob", "training-operator"),
-    "trainer.kubeflow.org": ("TrainJob", "trainer"),
-    "elastic.pytorch.org": ("ElasticJob", "elastic-job"),
+OPERATORS = {  # what each is for, by its API group
+    **{kind.api_version.partition("/")[0]: (kind.name, kind.operator) for kind in JOBS if kind.operator},
     METRICS: ("top and usage", "metrics-server"),
 }
 PACKAGES = ("grpc", "boto3", "etcd", "tensorboard")  # used by trainers, not in PyTorch's own image

@@ -208,11 +208,7 @@ def warn_of_image(job: Job, *, about: str) -> None:
 
 def pod_samples(item: Object, *, accounts: Collection[str] = ()) -> Iterator[PodSample]:
     """Build a pod of each template in an object, as its controller will."""
-    spec = item.get("spec") or {}
-    replicas = {**(spec.get("pytorchReplicaSpecs") or {}), **(spec.get("replicaSpecs") or {})}
-    counted = [(replica["template"], replica.get("replicas", 1)) for replica in replicas.values()]
-    if item["kind"] == "Job":
-        counted.append((spec["template"], spec.get("parallelism") or 1))
+    counted = list(_templates(item.get("spec") or {}))
     data = (item.get("data") or {}) if item["kind"] == "ConfigMap" else {}
     counted += [(json.loads(data[name]), 1) for name in _TEMPLATES if name in data]
     for template, count in counted:
@@ -223,6 +219,17 @@ def pod_samples(item: Object, *, accounts: Collection[str] = ()) -> Iterator[Pod
         yield PodSample(
             {"apiVersion": "v1", "kind": "Pod", "metadata": meta | {"name": name}, "spec": pod_spec}, count
         )
+
+
+def _templates(part: Object) -> Iterator[tuple[Object, int]]:
+    """Find the pod templates in the spec of an object of any kind, each with its number of pods."""
+    template = part.get("template")
+    if isinstance(template, dict) and "containers" in (template.get("spec") or {}):
+        yield template, part.get("parallelism") or part.get("replicas", 1)
+        return
+    for value in part.values():
+        if isinstance(value, dict):
+            yield from _templates(value)
 
 
 def _accounts(objects: Iterable[Object]) -> set[str]:

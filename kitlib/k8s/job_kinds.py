@@ -152,6 +152,11 @@ def _read(spec: Object, path: str) -> int:
     return _read(part or {}, rest) if rest else part or 0
 
 
+def fixed_replicas(item: Object) -> int:
+    """Count the pods that the limits of an elastic run do not count."""
+    return _read(item["spec"], kind_of(item).fixed_replicas)
+
+
 def limits(item: Object) -> tuple[int, int, int]:
     """Read the pods of a complete run, the fewest with which it trains, and the most that it may have."""
     if item.get("kind") == POD_TEMPLATE:
@@ -159,8 +164,7 @@ def limits(item: Object) -> tuple[int, int, int]:
     spec, now = item["spec"], desired(item)
     if count := servers(item):
         return now, 1 + count + 1, now  # the master, the servers, and one worker
-    kind = kind_of(item)
-    elastic, fixed = spec.get(kind.limits) or spec, _read(spec, kind.fixed_replicas)
+    elastic, fixed = spec.get(kind_of(item).limits) or spec, fixed_replicas(item)
     least, most = (elastic.get(field) for field in ("minReplicas", "maxReplicas"))
     return now, fixed + least if least else now, fixed + most if most else now
 

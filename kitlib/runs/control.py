@@ -153,8 +153,8 @@ class RunControl:
                 for pod in leaving:
                     self.kube.delete("Pod", pod["metadata"]["name"])
             else:
-                masters = main["spec"].get("pytorchReplicaSpecs", {}).get("Master", {}).get("replicas", 0)
-                self.kube.patch(*patched, {"spec": {"replicas": replicas - masters}}, part="scale")
+                count = replicas - job_kinds.fixed_replicas(main)
+                self.kube.patch(*patched, {"spec": {"replicas": count}}, part="scale")
 
         self.cache.drain(leaving, apply, seconds=LEAVE_SECONDS, report=report)
         joined, departed = (", ".join(pod["metadata"]["name"] for pod in group) for group in (new, leaving))

@@ -44,6 +44,13 @@ def test_what_pods_refer_to_is_found_in_every_kind_of_job(kind, spec, reference)
     assert list(checks.references([item])) == [reference]
 
 
+def test_pods_of_a_kind_that_is_not_known_yet_are_sampled():
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    roles = {"launcher": {"template": template}, "worker": {"replicas": 3, "template": template}}
+    item = {"kind": "Sweep", "metadata": {"name": "x"}, "spec": {"roles": roles}}
+    assert [sample.count for sample in checks.pod_samples(item)] == [1, 3]
+
+
 def test_what_is_optional_or_only_carried_is_no_reference():
     optional = {"secretRef": {"name": "key", "optional": True}}
     program = {"kind": "ConfigMap", "data": {"train.py": '{"secretRef": {"name": "key"}}'}}

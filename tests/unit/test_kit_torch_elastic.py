@@ -256,7 +256,7 @@ def test_another_kind_of_job_is_counted_judged_and_allowed_by_the_file_beside_it
     spec = {"trials": {"a": {"count": 2}, "b": {}}, "bounds": bounds, "controllers": 1}
     failure = {"type": "Failed", "status": "True", "message": "no trial is left"}
     item = {"kind": "Sweep", "metadata": {"name": "x"}, "spec": spec, "status": {"conditions": [failure]}}
-    assert job_kinds.limits(item) == (3, 2, 9)
+    assert (job_kinds.limits(item), job_kinds.fixed_replicas(item)) == ((3, 2, 9), 1)
     assert job_kinds.failure(item) == "no trial is left"
     assert job_kinds.selector("Sweep", "x") == "trainyard/run=x,trainyard/role=trial"
     assert (kind.command, kind.entry.value) == ("sweep", "sweeps:Sweep")
