@@ -14,7 +14,7 @@ from kitlib.k8s import pods
 from kitlib.metrics import curves
 from kitlib.metrics.curves import MAX_BUCKETS, MAX_BYTES, MAX_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
-from kitlib.widgets import run_view, watch
+from kitlib.widgets import cluster_view, run_view, watch
 from kitlib.widgets.cluster_view import ClusterWatch
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
 from kitlib.widgets.run_view import LONGEST, MAX_LINES, LogTail, RunWatch
@@ -174,6 +174,13 @@ def test_the_columns_that_the_browser_asks_for_are_those_that_it_is_sent(script)
     assert asked
     columns = {name: table["columns"] for name, table in browser.tables.items()}
     assert all(column in columns[name or "epochs"] for name, column in asked), (asked, columns)
+
+
+def test_a_column_is_hidden_by_its_name_wherever_it_is():
+    style = (STATIC / "view.css").read_text()
+    assert "nth-child" not in style
+    assert re.findall(r'data-column="(\w+)"', style) == ["why"]
+    assert "why" in run_view.PODS and "why" in cluster_view.PODS
 
 
 def test_a_live_view_reads_losses_in_text_until_a_trainer_logs_events():

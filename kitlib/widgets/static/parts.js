@@ -14,12 +14,12 @@ function fillTable(table, { columns, rows, empty } = { columns: [], rows: [], em
   const state = JSON.stringify([rows, empty]);
   if (table.dataset.state === state) return;
   table.dataset.state = state;
-  const head = element("tr", {}, ...columns.map((column) => element("th", { scope: "col" }, column)));
+  const head = element("tr", {}, ...columns.map((column) => element("th", { scope: "col", "data-column": column }, column)));
   const body = rows.map((row) =>
     element("tr", {}, ...row.map((cell, index) => {
       const text = cell === null || cell === "" ? "–" : String(cell);
       const word = ["phase", "type", "status"].includes(columns[index]);
-      return element("td", { "data-word": word ? text : undefined }, text);
+      return element("td", { "data-column": columns[index], "data-word": word ? text : undefined }, text);
     })));
   if (!body.length) body.push(element("tr", {}, element("td", { colspan: columns.length, class: "ty-quiet" }, empty)));
   table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
