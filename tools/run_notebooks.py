@@ -30,7 +30,7 @@ from smoke.result import Outcome
 from smoke.stopping import Stopping
 from smoke.timeline import read_setup
 
-from kitlib import config
+from kitlib import config, plugins
 from kitlib.errors import KitError
 from kitlib.k8s import names
 from trainyard_kit.cli.options import options_of
@@ -38,7 +38,7 @@ from trainyard_kit.cli.options import options_of
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 CLUSTER, NODES = "trainyard-run", 4
-RENTED = ("eks", "gke")
+RENTED = sorted(plugins.entries("kitlib.providers"))
 LEFT_BEFORE = ("[0-9][0-9]_*.*", "index.html", "result.json", "junit.xml", "bundle.tar.gz")
 
 

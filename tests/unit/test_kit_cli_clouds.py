@@ -156,7 +156,6 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     monkeypatch.setattr(MoonCluster, "account", account, raising=False)
     monkeypatch.setattr(MoonCluster, "clock", account.clock)
     provide(monkeypatch, eks=MoonCluster)
-    monkeypatch.setattr(resources, "CLOUDS", ("eks",))
     monkeypatch.setenv("TRAINYARD_BUDGET", "20")
     account.things["lab", "network"] = "active"
     account.described["lab"] = ClusterInfo(tags(), Machines("m5.xlarge", 2), where="moon-1")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainyard_kit.clouds.provider import SearchScope
 
 LOCATION = combine(
-    click.option("--provider", help="eks or gke; by default both."),
+    click.option("--provider", help="A cloud, such as eks; by default all."),
     click.option(
         "--region",
         "regions",

@@ -19,7 +19,6 @@ from trainyard_kit.clouds.spec import CloudSpec, Machines, read_table
 HOURS_A_MONTH = 730  # as both clouds convert monthly prices
 UNKNOWN = "not known"
 NO_EXPIRY_HOURS, MIN_HOURS = 24.0, 0.25
-CLOUDS = {"aws": "amazon", "eks": "amazon", "gce": "google", "gke": "google"}  # aws, gce: of providerID
 SYSTEM_DISK_GB = 50
 SEPARATE_GPUS = "n1-"  # Google machines whose GPUs are priced separately
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
@@ -135,6 +134,7 @@ class PriceTable:
     """One cloud's list prices of one region at one date; other regions cost up to 50 % more.
 
     Attributes:
+        of: The kit's provider, and the first word of its nodes' ``providerID``.
         url: The cloud's page of prices.
         spot_share: The price of a spot machine as a share of the list price, roughly.
         hourly: Dollars an hour by item.
@@ -144,6 +144,7 @@ class PriceTable:
         notes: Possible further costs, each with its item.
     """
 
+    of: Sequence[str]
     date: datetime.date
     region: str
     url: str
@@ -253,7 +254,8 @@ def _dollars(amount: float) -> str:
 def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
     """Describe what the control plane and these nodes cost, ``more`` of which do not exist yet."""
     provider = next((node["spec"].get("providerID", "").partition(":")[0] for node in nodes), "")
-    cloud = CLOUDS.get(at) or CLOUDS.get(provider)
+    names = {at, provider}
+    cloud = next((cloud for cloud, table in read_table("prices").items() if names & {*table["of"]}), None)
     if cloud is None:
         return "nothing beyond the existing machines"
     table, machines = price_table(cloud), [_machine(node) for node in nodes]

@@ -15,7 +15,6 @@ from trainyard_kit.clouds.price_table import Estimate
 from trainyard_kit.clouds.provider import SearchScope
 from trainyard_kit.clouds.spec import CloudResource
 
-CLOUDS = ("eks", "gke")
 COLUMNS = ("cluster", "resource", "state", "where", "owner", "expires", "costs", "id")
 WORKERS = 8
 
@@ -46,7 +45,7 @@ def list_resources(
     """List the kit's cloud resources, identified by their tags, whoever created them.
 
     Args:
-        provider: ``eks`` or ``gke``; by default both.
+        provider: A cloud, such as ``eks``; by default all.
         regions: AWS regions, or ``"all"``; by default the one of your AWS configuration.
         profile: A profile of your AWS configuration.
         project: A Google Cloud project; by default that of your credentials.
@@ -66,11 +65,14 @@ def list_resources(
 
 def resolve_places(provider: str | None, **scope: Unpack[SearchScope]) -> tuple[list[Place], list[Failure]]:
     """List the places to search, and the clouds that cannot be; arguments as for `list_resources`."""
-    if provider not in (None, *CLOUDS):
-        raise BadInput(f"there is no cloud {provider!r}", about="the provider", fix=", ".join(CLOUDS))
+    clouds = plugins.entries("kitlib.providers")
+    if provider not in (None, *clouds):
+        raise BadInput(f"there is no cloud {provider!r}", about="the provider", fix=", ".join(clouds))
     places, failures = [], []
-    for cloud in CLOUDS if provider is None else (provider,):
-        kind = plugins.load(plugins.entries("kitlib.providers")[cloud])
+    for cloud in sorted(clouds) if provider is None else (provider,):
+        kind = plugins.load(clouds[cloud])
+        if not issubclass(kind, CloudCluster):
+            continue
         try:
             places += [Place(kind, session) for session in kind.sessions(**scope)]
         except KitError as error:
@@ -159,7 +161,7 @@ def delete_resources(
     other resources are never touched.
 
     Args:
-        provider: ``eks`` or ``gke``; by default both.
+        provider: A cloud, such as ``eks``; by default all.
         clusters: The name of a cluster, or several; by default all.
         regions: AWS regions, or ``"all"``; by default the one of your AWS configuration.
         profile: A profile of your AWS configuration.
