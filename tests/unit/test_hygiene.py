@@ -59,6 +59,16 @@ def lesson(path):
         pytest.skip("an appendix is no whole lesson")
 
 
+def in_order(paths):
+    """List notebooks as a learner reads them: by number, but for those that say which one they follow."""
+    course = []
+    for path in paths:
+        earlier = stored(path).metadata.trainyard.get("follows")
+        place = [one.stem for one in course].index(earlier) + 1 if earlier else len(course)
+        course.insert(place, path)
+    return course
+
+
 @pytest.fixture
 def number(path):
     """The notebook's number, as text: ``05``."""
@@ -288,8 +298,7 @@ def test_it_ends_with_cleaning_up_and_a_link_to_the_next(notebook, path):
     *_, heading, clean_up, link = notebook.cells
     assert "## Clean up" in heading.source
     assert clean_up.cell_type == "code"
-    follows = {"23": "14~", "24": "15~", "25": "15~~"}  # 23 follows 14; 24, then 25 follow 15
-    course = sorted(NOTEBOOKS, key=lambda path: follows.get(path.stem[:2], path.stem))
+    course = in_order(NOTEBOOKS)
     following = course[(course.index(path) + 1) % len(course)]  # the last leads to the first
     assert f"]({following.name})" in link.source
 

@@ -8,6 +8,7 @@ get``;
   by default only a cluster.
 - ``after``: the names of notebooks of the same run after which it runs, on their cluster.
 - ``last``: whether it starts after all others.
+- ``follows``: the name of the notebook after which a learner reads it, if not that of the number before.
 - ``seconds``: its approximate duration on two cores.
 
 ``lanes.py`` executes them.
