@@ -29,7 +29,7 @@ from localkube.controlplane.sleep import Sleep
 from localkube.host import start_time
 from localkube.kubelet.heartbeat import Watchdog
 from localkube.network import accepting
-from localkube.network.relay import carry
+from localkube.network.relay import relay
 from localkube.paths import private_opener, write_private
 from localkube.runtime import plain, processes, syscalls
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited, short_name
@@ -304,7 +304,7 @@ class Supervisor:
             except (OSError, RuntimeCallError, RuntimeExited):
                 client.close()
                 return
-            await carry(client, upstream, http=True)
+            await relay(client, upstream, http=True)
 
     async def _connect(self, *, ready: bool = True) -> socket.socket:
         """Connect to the API server, by default only while it is ready."""
@@ -327,8 +327,8 @@ class Supervisor:
         listener = socket.socket(fileno=descriptors[0])
         listener.bind(tuple(listen))
         listener.listen()
-        relay = functools.partial(self._relay_token_review, address=tuple(upstream))
-        await accepting.accept(listener, relay, limit=MAX_TOKEN_REVIEWS)
+        handle = functools.partial(self._relay_token_review, address=tuple(upstream))
+        await accepting.accept(listener, handle, limit=MAX_TOKEN_REVIEWS)
 
     async def _relay_token_review(self, client: socket.socket, address: tuple[str, int]) -> None:
         upstream = socket.socket()
@@ -339,7 +339,7 @@ class Supervisor:
             client.close()
             upstream.close()
             return
-        await carry(client, upstream)
+        await relay(client, upstream)
 
 
 def _restart_delay(failures: int) -> float:

@@ -40,13 +40,13 @@ class RateLimiter:
         self, burst: float, per_second: float, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._burst, self._per_second, self._clock = burst, per_second, clock
-        self._tokens, self._then = burst, clock()
+        self._tokens, self._updated_at = burst, clock()
 
     def wait(self) -> float:
         """Take a token; return the seconds to wait for it."""
         now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._then) * self._per_second) - 1
-        self._then = now
+        self._tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._per_second) - 1
+        self._updated_at = now
         return max(0.0, -self._tokens / self._per_second)
 
     def try_take(self) -> bool:
@@ -95,8 +95,8 @@ class EventCorrelator:
         now = self.clock()
         key = (*_object_of(body), body["type"], body["reason"])
         known = self._object(key)
-        messages, then = known.similar.get(key, (set(), now))
-        if now - then > SIMILAR_SECONDS:
+        messages, since = known.similar.get(key, (set(), now))
+        if now - since > SIMILAR_SECONDS:
             messages = set()
         message = body["message"]
         messages.add(message)

@@ -157,17 +157,17 @@ class Allowances:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._namespaces, self._refill, self._burst, self._clock = namespaces, refill, burst, clock
-        self._left: dict[str, tuple[float, float]] = {}
+        self._remaining: dict[str, tuple[float, float]] = {}
 
     def spend(self, client: str, units: float) -> bool:
         """Take from the allowance of a client's namespace; False if it is used up."""
         namespace, now = self._namespaces.of(client), self._clock()
-        left, since = self._left.get(namespace, (self._burst, now))
-        left = min(self._burst, left + (now - since) * self._refill) - units
-        if len(self._left) >= REMEMBERED_NAMESPACES:
-            self._left.clear()
-        self._left[namespace] = left, now
-        return left > 0
+        remaining, since = self._remaining.get(namespace, (self._burst, now))
+        remaining = min(self._burst, remaining + (now - since) * self._refill) - units
+        if len(self._remaining) >= REMEMBERED_NAMESPACES:
+            self._remaining.clear()
+        self._remaining[namespace] = remaining, now
+        return remaining > 0
 
     def try_spend(self, client: str, units: float) -> bool:
         """Take from the allowance only if it suffices; a refused request costs nothing."""

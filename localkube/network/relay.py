@@ -117,8 +117,8 @@ class TcpListener(Listener):
         if halves is None:
             self._shares.release(holding)
             return
-        near, far = halves
-        open_halves = {near, far}
+        client_half, backend_half = halves
+        open_halves = {client_half, backend_half}
 
         def gone(half: "_Half", _: asyncio.Future[None]) -> None:
             open_halves.discard(half)
@@ -127,7 +127,7 @@ class TcpListener(Listener):
 
         for half in halves:
             half.gone.add_done_callback(functools.partial(gone, half))
-        near.join(far)
+        client_half.join(backend_half)
 
     async def _halves(self, client: socket.socket, client_ip: str) -> "tuple[_Half, _Half] | None":
         """Connect a client to the first backend that accepts it, or reset it."""
@@ -135,23 +135,23 @@ class TcpListener(Listener):
         for host, port in self._choose(client_ip):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    _, far = await self._loop.create_connection(lambda: _Half(buffer), host, port)
+                    _, backend_half = await self._loop.create_connection(lambda: _Half(buffer), host, port)
             except (OSError, TimeoutError) as error:
                 log.debug("endpoint %s:%d: %s", host, port, error or type(error).__name__)
                 continue
             try:
-                _, near = await self._loop.connect_accepted_socket(lambda: _Half(buffer), client)
+                _, client_half = await self._loop.connect_accepted_socket(lambda: _Half(buffer), client)
             except OSError:
-                far.transport.abort()
+                backend_half.transport.abort()
                 client.close()
                 return None
-            return near, far
+            return client_half, backend_half
         reset(client)
         return None
 
 
-async def carry(near: socket.socket, far: socket.socket, *, http: bool = False) -> None:
-    """Relay between two connected sockets until both have ended, or with ``http`` the far one.
+async def relay(client: socket.socket, backend: socket.socket, *, http: bool = False) -> None:
+    """Relay between two connected sockets until both have ended, or with ``http`` only the backend.
 
     A client that has been idle keeps a connection that an HTTP server has closed until its next request.
 
@@ -160,19 +160,19 @@ async def carry(near: socket.socket, far: socket.socket, *, http: bool = False) 
     """
     loop = asyncio.get_running_loop()
     try:
-        _, near_half = await loop.connect_accepted_socket(_Half, near)
+        _, client_half = await loop.connect_accepted_socket(_Half, client)
     except OSError:
-        near.close()
-        far.close()
+        client.close()
+        backend.close()
         return
     try:
-        _, far_half = await loop.connect_accepted_socket(lambda: _Half(ends_both=http), far)
+        _, backend_half = await loop.connect_accepted_socket(lambda: _Half(ends_both=http), backend)
     except OSError:
-        near_half.transport.abort()
-        far.close()
+        client_half.transport.abort()
+        backend.close()
         return
-    near_half.join(far_half)
-    await asyncio.wait([near_half.gone, far_half.gone])
+    client_half.join(backend_half)
+    await asyncio.wait([client_half.gone, backend_half.gone])
 
 
 class _Half(asyncio.Protocol):

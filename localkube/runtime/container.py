@@ -174,10 +174,10 @@ def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
         os.setgroups(sorted({*_device_groups(linux.devices), *groups}))
 
 
-def close_others(kept: Iterable[int]) -> None:
+def close_others(keep: Iterable[int]) -> None:
     """Close every descriptor but these and the standard streams."""
     first = 3
-    for descriptor in sorted({number for number in kept if number >= 3}):
+    for descriptor in sorted({number for number in keep if number >= 3}):
         os.closerange(first, descriptor)
         first = descriptor + 1
     os.closerange(first, 1 << 20)

@@ -6,7 +6,7 @@ from asyncio import selector_events
 
 import pytest
 
-from localkube.network.relay import carry
+from localkube.network.relay import relay
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -21,7 +21,7 @@ def relayed(first, *, ended):
             client.shutdown(socket.SHUT_WR)
         for connection in (client, near, far, server):
             connection.setblocking(False)
-        carrying = asyncio.create_task(carry(near, far))
+        carrying = asyncio.create_task(relay(near, far))
         loop = asyncio.get_running_loop()
         got = b""
         while len(got) < len(first):
@@ -51,7 +51,7 @@ async def test_a_connection_that_an_http_server_has_closed_ends_although_its_cli
     (client, near), (far, server) = socket.socketpair(), socket.socketpair()
     for connection in (client, near, far, server):
         connection.setblocking(False)
-    carrying = asyncio.create_task(carry(near, far, http=True))
+    carrying = asyncio.create_task(relay(near, far, http=True))
     server.sendall(b"the last answer")
     server.close()
     await asyncio.wait_for(carrying, 30)

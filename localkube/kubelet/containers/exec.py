@@ -49,7 +49,7 @@ class Execution:
     def output(self, stream: str) -> AsyncGenerator[bytes]:
         """Yield data from stdout or stderr until EOF; with a terminal, all output is stdout."""
         descriptor = self._streams.pop(stream, None)
-        return _nothing() if descriptor is None else blocks(descriptor)
+        return _no_output() if descriptor is None else blocks(descriptor)
 
     async def write(self, data: bytes) -> None:
         """Write to its standard input; unread input is lost."""
@@ -196,6 +196,6 @@ async def _append(output: bytearray, data: bytes) -> None:
     output += data[: OUTPUT_BYTES - len(output)]
 
 
-async def _nothing() -> AsyncGenerator[bytes]:
+async def _no_output() -> AsyncGenerator[bytes]:
     return
     yield b""

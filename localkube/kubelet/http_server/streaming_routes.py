@@ -79,8 +79,10 @@ class Streams:
         process, options = self._container(request)
         command = await RemoteCommand.accept(request, options)
         listed, name = containers(self._pod(request)), request.match_info["container"]
-        once = any(container["name"] == name and container.get("stdinOnce") for _, container in listed)
-        session = AttachSession(process, once=once and options.stdin, end_input=self._pods.end_input)
+        stdin_once = any(container["name"] == name and container.get("stdinOnce") for _, container in listed)
+        session = AttachSession(
+            process, stdin_once=stdin_once and options.stdin, end_input=self._pods.end_input
+        )
         listener = process.listen()
         try:
             passing = _pass_on(listener, command)
@@ -156,8 +158,8 @@ def _sender(command: RemoteCommand, stream: str) -> Any:
 class AttachSession:
     """A client attached to a container's stdin, which with ``stdinOnce`` is closed when the client leaves."""
 
-    def __init__(self, process: Process, *, once: bool, end_input: Callable[[Process], None]) -> None:
-        self._process, self._once, self._end_input = process, once, end_input
+    def __init__(self, process: Process, *, stdin_once: bool, end_input: Callable[[Process], None]) -> None:
+        self._process, self._stdin_once, self._end_input = process, stdin_once, end_input
 
     async def write(self, data: bytes) -> None:
         await self._process.write(data)
@@ -166,8 +168,8 @@ class AttachSession:
         self._process.resize(columns, rows)
 
     def end_input(self) -> None:
-        if self._once:
-            self._once = False
+        if self._stdin_once:
+            self._stdin_once = False
             self._end_input(self._process)
 
     def close(self) -> None:

@@ -101,9 +101,9 @@ class LinkManager:
         nodes = tuple(map(self._resolve, names))
         link = Link(tuple(names), nodes, _bandwidth(bandwidth), _latency(latency))
         if len(nodes) == 2 and {*nodes[0]} & {*nodes[1]}:
-            both = ", ".join(sorted({*nodes[0]} & {*nodes[1]}))
+            common = ", ".join(sorted({*nodes[0]} & {*nodes[1]}))
             raise LocalClusterError(
-                "a link is between different nodes", about=link.name, fix=f"{both} would be at both ends"
+                "a link is between different nodes", about=link.name, fix=f"{common} would be at both ends"
             )
         return await self._change(self._links | {nodes: link}, about=link.name)
 
@@ -183,7 +183,7 @@ class LinkManager:
             nodes: [answer["counters"].get(end, {}).get(str(number), 0) for end, number in counted]
             for nodes, counted in classes.items()
         }
-        return {nodes: (there, back) for nodes, (there, back) in sent.items()}
+        return {nodes: (forth, back) for nodes, (forth, back) in sent.items()}
 
     def _resolve(self, end: str) -> tuple[str, ...]:
         """Resolve a name to nodes: a node's own name, or a topology label's value, such as a rack's."""

@@ -44,7 +44,7 @@ class _Resource:
     options: Any
     devices: dict[str, str] = field(default_factory=dict)
     plugin: PluginClient | None = None
-    followed: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> set[str]:
@@ -115,10 +115,10 @@ class DeviceManager:
         before = self._resources.get(name)
         plugin = PluginClient(self._directory.device_plugins, request.endpoint, service=SERVICE)
         resource = _Resource(request.options, dict(before.devices) if before else {}, plugin)
-        if before and before.followed:
-            before.followed.cancel()
+        if before and before.task:
+            before.task.cancel()
         self._resources[name] = resource
-        resource.followed = asyncio.current_task()
+        resource.task = asyncio.current_task()
         try:
             answers = plugin.stream("ListAndWatch", messages.Empty(), messages.ListAndWatchResponse)
             async for answer in answers:

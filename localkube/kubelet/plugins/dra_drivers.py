@@ -64,7 +64,7 @@ class DraDrivers:
     """Follows the registration sockets of a node.
 
     Args:
-        looked: Awaited after each scan of the sockets.
+        scanned: Awaited after each scan of the sockets.
         changed: Called when the health of devices has changed.
         slices: The ResourceSlices that drivers have published for the node.
     """
@@ -73,11 +73,11 @@ class DraDrivers:
         self,
         directory: NodeDirectory,
         *,
-        looked: Callable[[], Awaitable[None]],
+        scanned: Callable[[], Awaitable[None]],
         changed: Callable[[], None],
         slices: "PublishedSlices",
     ) -> None:
-        self._directory, self._looked, self._changed, self._slices = directory, looked, changed, slices
+        self._directory, self._scanned, self._changed, self._slices = directory, scanned, changed, slices
         self._registry = directory.path / "plugins_registry"
         self._drivers: dict[Path, tuple[str, DraDriver]] = {}
         self._seen: dict[Path, tuple[int, int]] = {}
@@ -111,7 +111,7 @@ class DraDrivers:
                 except (PluginError, OSError) as error:  # it may not serve yet
                     log.info("plugin %s: %s", path.name, error)
             await self._withdraw()
-            await self._looked()
+            await self._scanned()
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _forget(self, path: Path) -> None:
@@ -212,17 +212,17 @@ class PublishedSlices:
 
     Args:
         node: Its name.
-        kept: The driver whose slices are not touched.
+        excluded: The driver whose slices are left alone: the kubelet's own.
     """
 
-    def __init__(self, node: str, *, kept: str) -> None:
+    def __init__(self, node: str, *, excluded: str) -> None:
         self.api: Api | None = None
-        self._of_node, self._kept = f"spec.nodeName={node}", kept
+        self._of_node, self._excluded = f"spec.nodeName={node}", excluded
 
     async def drivers(self) -> set[str]:
         assert self.api, "a node has a client before it has pods"
         listed = await _attempt(self.api.get(SLICES, fieldSelector=self._of_node))
-        return {item["spec"]["driver"] for item in (listed or {}).get("items") or ()} - {self._kept}
+        return {item["spec"]["driver"] for item in (listed or {}).get("items") or ()} - {self._excluded}
 
     async def delete(self, driver: str) -> bool:
         """Delete a driver's slices; False if that must be retried."""

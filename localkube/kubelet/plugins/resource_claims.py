@@ -65,8 +65,8 @@ class ClaimManager:
         self._gpus = gpus
         # Outside of the directory, to which the pods of plugins may write.
         self._checkpoint, self._active = directory.path.with_name(f"{directory.path.name}.claims"), active
-        self._slices = PublishedSlices(directory.path.name, kept=DRIVER if gpus.devices else "")
-        self._drivers = DraDrivers(directory, looked=self._reconcile, changed=changed, slices=self._slices)
+        self._slices = PublishedSlices(directory.path.name, excluded=DRIVER if gpus.devices else "")
+        self._drivers = DraDrivers(directory, scanned=self._reconcile, changed=changed, slices=self._slices)
         self._lock = asyncio.Lock()
         self._reconciled = time.monotonic()
         # By namespace and name: uid, pods, whether it is prepared, and devices by driver.

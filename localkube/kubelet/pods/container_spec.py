@@ -320,22 +320,22 @@ class ContainerStart:
 
     def _host_mounts(self) -> list[MountSpec]:
         """Create the container's directories, empty for each run, on the disk that the pod's limit covers."""
-        made, host, layer = [], self.runtime.host, self.layer
+        mounts, host, layer = [], self.runtime.host, self.layer
         layer.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in SCRATCH:
             directory = layer / place.strip("/").replace("/", "-")
             directory.mkdir(mode=0o700, exist_ok=True)
             directory.chmod(0o1777)
             self.runtime.ids.chown_to_pod(directory, self.uid)
-            made.append(MountSpec(place, source=str(directory)))
+            mounts.append(MountSpec(place, source=str(directory)))
         hidden = [path for path, _ in host.hide.places()]
         config = host.config
         shown = root_mounts(config.environment, config.covered, sources=config.sources, hidden=hidden)
         packages = package_mounts(config.packages, [*config.environment, *config.packages])
         shown = sorted([*shown, *packages], key=lambda mount: mount.destination)
         if (torchrun := torchrun_directory()) and not host.plain:
-            made.append(MountSpec(TORCHRUN_AT, source=torchrun, options=("ro",)))
-        return [*made, _shared_memory(), *shown]
+            mounts.append(MountSpec(TORCHRUN_AT, source=torchrun, options=("ro",)))
+        return [*mounts, _shared_memory(), *shown]
 
     def _network_mounts(self) -> list[MountSpec]:
         directory = self.runtime.files.network_files(self.uid)

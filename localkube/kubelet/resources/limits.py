@@ -175,7 +175,7 @@ class CoreAllocator:
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._users = dict.fromkeys(cores, 0)
-        self._taken: dict[str, list[int]] = {}
+        self._assigned: dict[str, list[int]] = {}
 
     def allocate(self, identity: str, count: int, *, first: int = 0) -> list[int]:
         """Assign ``count`` cores; none when the container may use all.
@@ -193,7 +193,7 @@ class CoreAllocator:
         chosen = sorted(rotated, key=self._users.__getitem__)[:count]
         for core in chosen:
             self._users[core] += 1
-        self._taken[identity] = chosen
+        self._assigned[identity] = chosen
         return chosen
 
     def move(self, identity: str, count: int, *, pid: int, first: int = 0) -> None:
@@ -210,7 +210,7 @@ class CoreAllocator:
                     os.sched_setaffinity(int(thread.name), cores)
 
     def free(self, identity: str) -> None:
-        for core in self._taken.pop(identity, ()):
+        for core in self._assigned.pop(identity, ()):
             self._users[core] -= 1
 
 

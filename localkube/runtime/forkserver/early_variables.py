@@ -94,9 +94,9 @@ class _Reader:
 
 def _statements(source: bytes) -> list[ast.stmt]:
     """Parse a source: only down to an import of torch at its left margin, if that part is complete."""
-    if (found := IMPORT.search(source)) is not None:
+    if (torch_import := IMPORT.search(source)) is not None:
         with suppress(SyntaxError, ValueError):
-            return ast.parse(source[: found.start()] + b"import torch").body
+            return ast.parse(source[: torch_import.start()] + b"import torch").body
     return ast.parse(source).body
 
 
