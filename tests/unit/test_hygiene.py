@@ -113,6 +113,16 @@ def test_notebooks_have_their_places_in_the_course():
     assert {"00_start", "13_clean_up", *APPENDICES} <= {path.stem for path in NOTEBOOKS}
 
 
+def test_the_readme_and_both_tables_of_the_guide_have_a_row_for_each_notebook():
+    numbers = [path.stem[:2] for path in NOTEBOOKS]
+    linked = re.findall(r"\(notebooks/(\d\d)_", (ROOT / "README.md").read_text("utf-8"))
+    assert sorted(set(linked)) == numbers
+    guide = (ROOT / "docs/instructors-guide.md").read_text("utf-8")
+    for heading in ("### Minutes by section", "## Talking points"):
+        section = guide.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| (\d\d) \|", section, re.MULTILINE) == numbers, heading
+
+
 def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(notebook):
     first = notebook.cells[0]
     assert first.cell_type == "markdown"

@@ -16,12 +16,19 @@ import yaml
 from kitlib import config, plugins
 from kitlib.errors import BadInput, InstallFailed
 from kitlib.k8s import manifests
+from kitlib.k8s.job_kinds import JOBS
 from kitlib.operators import catalog, install
 from kitlib.operators.catalog import OPERATORS, OperatorPart
 from localkube.controlplane.recipes import RECIPES
 
 FILES = {"manifests/base/crd.yaml": b"kind: A\n", "manifests/top.yaml": b"kind: B\n", "README.md": b"no\n"}
 PARTS = [part for parts in OPERATORS.values() for part in parts]
+
+
+def test_the_operator_of_each_kind_of_job_can_be_installed_and_no_resource_has_two_quotas():
+    assert {kind.operator for kind in JOBS} - {""} <= set(OPERATORS)
+    counted = [resource for kind in JOBS for resource in kind.quota]
+    assert len(counted) == len(set(counted))
 
 
 def test_an_operator_whose_packages_are_an_extra_names_it_before_anything_is_applied(monkeypatch):
