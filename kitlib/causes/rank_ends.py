@@ -245,17 +245,17 @@ def _ends_in(ranks: Sequence[int | str], pod: Object | None, lines: Sequence[Lin
         (failure for failure in written if failure.rank is None and not failure.survived),
         key=lambda failure: broken_connection(failure.text),
     )
-    seen: set[int | str] = set()
+    ranks_reported: set[int | str] = set()
     for report in reports:
         match = next((one for one in written if one.rank == report.rank and not one.survived), None)
         if match is None and report.root:
             match = next((one for one in unnamed if report.code > 0 or not one.is_python), None)
-        seen.add(report.rank)
+        ranks_reported.add(report.rank)
         yield _reported(report, match, lines, pod, is_oom=is_oom)
     for failure in sorted(written, key=lambda failure: failure.survived):
         rank = one_of(ranks) if failure.rank is None else failure.rank
-        if rank not in seen and not (reports and failure.rank is None):
-            seen.add(rank)
+        if rank not in ranks_reported and not (reports and failure.rank is None):
+            ranks_reported.add(rank)
             spawned = _SPAWNED.search(failure.text)
             yield _classified(
                 RankEnd(
@@ -331,7 +331,7 @@ def _reports(lines: Sequence[Line]) -> list[_Report]:
     """Read torchrun's tables of failures: each row once, the root cause first."""
     rows: dict[int, _Report] = {}
     fields, root, time = dict[str, str](), False, ""
-    seen = [(int(match[1]), line.time) for line in lines if (match := _FAILED.search(line.text))]
+    exits = [(int(match[1]), line.time) for line in lines if (match := _FAILED.search(line.text))]
     for line in [*lines, Line("", "===")]:
         text = tracebacks.without_prefix(line.text)
         if field := _FIELD.match(text):
@@ -343,7 +343,7 @@ def _reports(lines: Sequence[Line]) -> list[_Report]:
             error = (
                 "" if "To enable traceback" in fields.get("traceback", "") else fields.get("traceback", "")
             )
-            early = next((at for value, at in seen if value == code), time)
+            early = next((at for value, at in exits if value == code), time)
             rows[rank] = _Report(rank, code, early, "" if error.startswith("Signal") else error, root)
         if text.startswith(("Root Cause", "Failures:")):
             root = text.startswith("Root")

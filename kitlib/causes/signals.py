@@ -1,7 +1,7 @@
 """Signals: current conditions, containers' states and Events of the objects of a run.
 
-An Event is kept for an hour, whatever has happened to its object. Which of them explain the present state
-is decided here; what they mean is in ``rules/signals.toml``. Pure.
+An Event is kept for an hour, even if its object has changed since. This module selects those that explain the
+present state; their meanings are in ``rules/signals.toml``. Pure.
 """
 
 import re
@@ -178,10 +178,10 @@ def _started_later(event: Object, facts: Facts) -> bool:
     """Check whether a container of the pod that an Event is about has started since."""
     name, before = (event.get("involvedObject") or {}).get("name"), event_time(event)
     return any(
-        other.get("reason") == "Started"
-        and (other.get("involvedObject") or {}).get("name") == name
-        and event_time(other) >= before
-        for other in facts.events
+        later.get("reason") == "Started"
+        and (later.get("involvedObject") or {}).get("name") == name
+        and event_time(later) >= before
+        for later in facts.events
     )
 
 

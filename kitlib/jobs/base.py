@@ -41,8 +41,9 @@ class Job(ABC):
     Contract: `build` returns the objects in the order in which they are created, the one that makes the pods
     last; all carry the kit's labels. Nothing in the cluster changes before `launch`, which checks that
     ``claims`` (PersistentVolumeClaims) and ``secrets`` exist and creates those ``priorities``
-    (PriorityClasses) that the kit defines. ``additions`` is what a provider adds to the pods' spec,
-    ``annotations`` what it wants on them. The image of the ``settings`` is empty where the cluster decides.
+    (PriorityClasses) that the kit defines. ``additions`` are the provider's fields of the pods'
+    spec, ``annotations`` its annotations of the pods. The image of the ``settings`` is empty where the
+    cluster decides.
     """
 
     name: str

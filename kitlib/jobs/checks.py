@@ -1,9 +1,9 @@
 """Checks of a job's objects against a cluster, before `launch` deletes or creates any.
 
-What the pods refer to exists; the API server admits each object and a pod of each template, in a dry run; the
-quotas have room. A dry run of a name that exists is complete: the API server answers "already exists" after
-validation, webhooks and quotas. It validates what will be created, and not a change of what is there, whose
-fields may be immutable.
+The pods' volumes, Secrets and ConfigMaps exist; the API server admits each object and a pod of each template,
+in a dry run; the quotas have room. A dry run of a name that exists is complete: the API server answers
+"already exists" after validation, webhooks and quotas. It validates a creation, and not a change of the
+existing object, whose fields may be immutable.
 """
 
 import json
@@ -147,7 +147,7 @@ def check_admission(
     """Have the API server check all objects, and a pod of each template, in dry runs.
 
     Args:
-        replaced: Objects that will be deleted first: what they use of a quota is free then.
+        replaced: Objects that will be deleted first; their share of a quota counts as free.
 
     Raises:
         LaunchRejected: It rejects one.
@@ -330,10 +330,10 @@ def quota_room(quota: Object, freed: Collection[Object]) -> dict[str, tuple[floa
     hard, used = quota["spec"].get("hard") or {}, (quota.get("status") or {}).get("used") or {}
     room = {}
     for resource, most in hard.items():
-        back = sum(usage(pod, resource) for pod in freed)
+        released = sum(usage(pod, resource) for pod in freed)
         room[resource] = (
             parse_quantity(most),
-            parse_quantity(most) - parse_quantity(used.get(resource, 0)) + back,
+            parse_quantity(most) - parse_quantity(used.get(resource, 0)) + released,
         )
     return room
 

@@ -1,7 +1,7 @@
 """A function of a notebook as a program: its source at its own line numbers, and a call with its arguments.
 
-Nothing of the notebook goes along but the source and the modules beside it, so the function imports what it
-uses and gets the rest as arguments, as in Kubeflow's `CustomTrainer`. The program has the function at the
+Only the source and the modules beside the notebook are sent, so the function imports what it uses and gets
+the rest as arguments, as in Kubeflow's `CustomTrainer`. The program has the function at the
 lines that it has in its cell or file, so a traceback names the learner's own lines.
 https://sdk.kubeflow.org/en/latest/train/index.html
 """

@@ -1,6 +1,6 @@
 """Distributed training by an Indexed Job: numbered pods, a headless Service, torchrun's static rendezvous.
 
-It needs nothing but Kubernetes itself. The number of pods is fixed; what is elastic is not here.
+It needs nothing but Kubernetes itself. The number of pods is fixed; elastic jobs are in `torch_elastic`.
 """
 
 from collections.abc import Callable

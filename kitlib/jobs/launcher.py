@@ -246,7 +246,7 @@ def _await_launch(kube: Kube, item: Object, main: Object, *, about: str) -> bool
 
     main_name = f"metadata.name={main['metadata']['name']}"
     try:
-        seen = wait(
+        snapshot = wait(
             watch_objects(
                 kube,
                 WatchSpec(main["kind"], fields=main_name),
@@ -260,7 +260,7 @@ def _await_launch(kube: Kube, item: Object, main: Object, *, about: str) -> bool
         )
     except WaitTimeout:
         return False
-    return bool(seen[main["kind"]])
+    return bool(snapshot[main["kind"]])
 
 
 def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:

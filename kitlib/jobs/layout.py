@@ -36,11 +36,11 @@ class Layout:
 
     Attributes:
         program: The trainer.
-        root: What becomes `FOLDER` in the pods.
+        root: The folder that becomes `FOLDER` in the pods.
         searched: Folders in which Python looks for modules, after the trainer's own.
-        shown: Those of them that pods are told of by ``PYTHONPATH``: the script does not add them itself.
+        shown: Those of them in the pods' ``PYTHONPATH``: the script does not add them itself.
         module: The module as which it is started; empty for a script.
-        is_root_named: Somebody has said what the root is.
+        is_root_named: Whether the caller has named the root.
     """
 
     program: Path

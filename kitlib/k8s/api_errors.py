@@ -180,7 +180,7 @@ def error_message(error: Exception) -> str:
 def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
     """Build the error of a rejected document, with the lines of the manifest that it names.
 
-    Values that the API server repeats at length are cut, and so are its remarks on what it did not check.
+    Long values that the API server repeats are cut, and so are its remarks on checks that it left out.
     """
     message = _UNCHECKED.sub("", _LONG_VALUE.sub(r"\1…", error.what))
     return LaunchRejected(

@@ -24,7 +24,7 @@ class CredentialPlugin:
 
     Args:
         entry: The kubeconfig's ``exec``.
-        server: The cluster of which it may be told.
+        server: The cluster, whose address and certificate it gets if its entry requests them.
 
     Attributes:
         status: The credential that it printed: ``token``, or a certificate; empty after a failure.

@@ -15,8 +15,8 @@ def fit(item: Mapping[str, Any], ranges: Sequence[Object], *, chosen: Mapping[st
     """Fit the containers of all pod specs in an object between the least and the most of their namespace.
 
     Args:
-        chosen: What somebody has set, by resource. Containers that have it keep it, and the API server names
-            it where it does not fit; those beside them are fitted.
+        chosen: The user's own values, by resource. Containers that have one keep it, and the API server names
+            it if it does not fit; the other containers are fitted.
     """
     bounds = [limit for entry in ranges for limit in entry["spec"]["limits"] if limit["type"] == "Container"]
 

@@ -196,7 +196,7 @@ class PodLogFollowers:
         A pod whose node does not answer can be followed again; any other error of a follower is raised, after
         the lines that came before it.
         """
-        lines, errors = self._taken(seconds)
+        lines, errors = self._next_lines(seconds)
         self._refused = self._refused or next((error for error in errors if not error.passing), None)
         if self._refused is not None and not lines:
             raise self._refused
@@ -204,7 +204,7 @@ class PodLogFollowers:
 
     def drain(self) -> list[tuple[Any, Line]]:
         """Return the lines that have arrived; pods whose follower has failed can be followed again."""
-        return self._taken(0.0)[0]
+        return self._next_lines(0.0)[0]
 
     def close(self) -> None:
         """Stop following; lines that have come can still be drained."""
@@ -214,7 +214,7 @@ class PodLogFollowers:
             thread.join(timeout=5)
         self.followed = {}
 
-    def _taken(self, seconds: float) -> tuple[list[tuple[Any, Line]], list[KitError]]:
+    def _next_lines(self, seconds: float) -> tuple[list[tuple[Any, Line]], list[KitError]]:
         """Return the lines, in the order of their time, and the errors of followers that have failed."""
         entries: list[tuple[Any, Line | KitError]] = []
         with contextlib.suppress(queue.Empty):

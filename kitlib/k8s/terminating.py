@@ -30,8 +30,8 @@ def holders(kube: Kube, namespace: Object) -> str:
         'configmaps/notes (finalizers example.com/hold)'
     """
     text = remaining_conditions(namespace)[:MAX_TEXT]
-    left = dict.fromkeys(_LEFT.findall(text) or [("pods", "")])
-    named = [line for plural, group in left for line in _objects(kube, namespace, plural, group)]
+    kinds = dict.fromkeys(_LEFT.findall(text) or [("pods", "")])
+    named = [line for plural, group in kinds for line in _objects(kube, namespace, plural, group)]
     more = f", and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     return ", ".join(named[:MAX_NAMED]) + more
 

@@ -146,8 +146,8 @@ class LocalRun(Reports):
     def _look(self) -> list[RankState]:
         probe = [sys.executable, "-S", "-c", PROBE, str(self._process.pid)]
         with contextlib.suppress(OSError, ValueError):
-            looked = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
-            return list(read_states(looked.stdout, 0))
+            inspection = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
+            return list(read_states(inspection.stdout, 0))
         return []
 
     def delete(self) -> None:

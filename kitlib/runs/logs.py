@@ -85,10 +85,11 @@ class LogCache:
                 alive = followers.alive()  # read first: lines from before their end are taken below
                 for uid, line in followers.wait_for_lines(0.1 if alive else 0.0):
                     written[uid].append(line)
-                left = [pod["metadata"]["name"] for pod in live_pods.values()]
-                if not alive and not left or time.monotonic() > end:
+                remaining = [pod["metadata"]["name"] for pod in live_pods.values()]
+                if not alive and not remaining or time.monotonic() > end:
                     break
-                report(f"waiting for {', '.join(left) or 'their last lines'}" + " to leave" * bool(left))
+                leave = f"{', '.join(remaining)} to leave" if remaining else "their last lines"
+                report(f"waiting for {leave}")
         finally:
             followers.close()
             for worker, lines in written.items():

@@ -300,13 +300,13 @@ class RunObjects:
             with progress(f"run {self.name}") as line:
                 wait(
                     watch_objects(self.kube, *specs),
-                    until=lambda seen: (
-                        not any(belongs_to_launch(pod) for part in seen.values() for pod in part.values())
+                    until=lambda snapshot: (
+                        not any(belongs_to_launch(pod) for part in snapshot.values() for pod in part.values())
                     ),
                     what="the pods to end",
                     about=self.about,
                     resume="`run.delete()` again",
-                    describe=lambda seen: _deleting(list(filter(belongs_to_launch, seen["Pod"].values()))),
+                    describe=lambda snapshot: _deleting(filter(belongs_to_launch, snapshot["Pod"].values())),
                     report=line.update,
                 )
                 line.done("deleted")
@@ -320,9 +320,10 @@ def _owners(item: Object) -> set[str]:
     return {owner["uid"] for owner in item["metadata"].get("ownerReferences") or []}
 
 
-def _deleting(left: Collection[Object]) -> str:
-    reasons = {reason for pod in left if (reason := pods.node_unreachable(pod))}
-    return "; ".join([f"deleting it, {len(left)} pods remain", *sorted(reasons)])
+def _deleting(run_pods: Iterable[Object]) -> str:
+    remaining = list(run_pods)
+    reasons = {reason for pod in remaining if (reason := pods.node_unreachable(pod))}
+    return "; ".join([f"deleting it, {len(remaining)} pods remain", *sorted(reasons)])
 
 
 def find_main(kube: Kube, run: str) -> Object | None:

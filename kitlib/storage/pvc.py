@@ -233,5 +233,5 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
         )
         claim = last[CLAIM].get(name) or {}
         is_bound = (claim.get("status") or {}).get("phase") == "Bound"
-        late = "bound when a pod uses it" + (" (WaitForFirstConsumer)" if "Event" in last else ", or later")
-        line.done("exists" if is_bound else late)
+        waits = "bound when a pod uses it" + (" (WaitForFirstConsumer)" if "Event" in last else ", or later")
+        line.done("exists" if is_bound else waits)

@@ -64,7 +64,7 @@ def choose_access_mode(
     """Choose the access mode of a claim among those of its class.
 
     Args:
-        mode: That somebody has set; by default many nodes, or one if the cluster has no second.
+        mode: The user's; by default one for many nodes, or for one if the cluster has no second.
         nodes: Of the cluster; None if this user may not see them.
 
     Raises:

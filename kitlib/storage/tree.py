@@ -1,8 +1,8 @@
 """Walk a folder to copy: one rule for links, wherever files are copied or counted.
 
-A link to what is in the folder stays a link, where the copy can have links. One that leads outside is
-followed, since its target is not where the copy lies. What leads nowhere, or in a circle, and what is no file
-(a socket, a pipe) is left out and named. `kubectl cp` sends links as they are, and fetches none.
+A link to a file in the folder stays a link, where the copy can have links. One that leads outside is
+followed, since the copy does not have its target. Broken and circular links, sockets and pipes are left out
+and named. `kubectl cp` sends links as they are, and fetches none.
 """
 
 import os
@@ -17,7 +17,7 @@ class FileEntry:
 
     Attributes:
         path: Below the folder; empty for the folder itself.
-        source: Where its content is; elsewhere for what is reached through a link.
+        source: The file with its content; outside the folder if a link leads there.
         link: The target of a link that stays one, relative to where it lies; empty for all others.
     """
 

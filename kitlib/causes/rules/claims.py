@@ -61,9 +61,9 @@ def _misfits(facts: Facts, claim: Object) -> Iterator[tuple[str, str]]:
             owner = reference.get("name")
             yield "VolumeTaken", f"is not bound: {title} of its class belongs to claim {owner} already"
         elif missing := modes - set(offer.get("accessModes") or []):
-            offered = ", ".join(offer.get("accessModes") or [])
+            available = ", ".join(offer.get("accessModes") or [])
             requested = ", ".join(sorted(missing))
-            what = f"is not bound: it asks for {requested}, and {title} of its class offers {offered}"
+            what = f"is not bound: it asks for {requested}, and {title} of its class offers {available}"
             yield "AccessMode", what
         elif parse_quantity(size) < parse_quantity(requested):
             yield "VolumeSize", f"is not bound: it asks for {requested}, and {title} of its class has {size}"

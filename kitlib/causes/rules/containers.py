@@ -72,7 +72,7 @@ def crash_loops(facts: Facts) -> Iterator[Cause]:
     for pod in facts.pods if facts.phase in ("Pending", "Running") else ():
         lines = [line.text for line in facts.lines_of(pod)[-6:]]
         program, line = missing_program(lines)
-        if program and sum(line == other.strip() for other in lines) > 1:
+        if program and sum(line == text.strip() for text in lines) > 1:
             yield Cause(
                 kind="MissingProgram",
                 who=pods.display_name(pods.replica_id(pod)),

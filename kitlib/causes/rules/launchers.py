@@ -32,7 +32,7 @@ def wrong_arguments(facts: Facts) -> Iterator[Cause]:
             return
     ranks = [(call.get("node_rank", ""), rank) for rank, call in calls.items()]
     for number, rank in ranks:
-        same = [other for value, other in ranks if value == number]
+        same = [member for value, member in ranks if value == number]
         if number.isdigit() and len(same) > 1:
             what = f"has the same --node-rank={number} as that of {pods.display_name(same[1])}"
             yield _of_torchrun(

@@ -145,8 +145,8 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
         values["request"] = format_bytes(amount) if resource in BYTES else f"{amount:g}"
         room, values["less"] = shortage(facts, resource, amount)
         values["room"] = f": {room}" if room else ""
-    if taken := holders_of_port(facts, map(int, ports)):
-        values["room"] = f" by {taken}"
+    if holders := holders_of_port(facts, map(int, ports)):
+        values["room"] = f" by {holders}"
     return values
 
 
