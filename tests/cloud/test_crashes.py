@@ -88,13 +88,13 @@ SOME = {
 
 
 @pytest.mark.parametrize("how", ACTS)
-def test_what_a_killed_process_began_is_completed_by_another(user, how):
+def test_another_process_completes_what_a_killed_one_began(user, how):
     assert ACTS[how](user, SOME[how]) == len(SOME[how])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ACTS)
-def test_what_a_process_began_is_completed_wherever_it_was_killed(user, how):
+def test_a_creation_is_completed_wherever_its_process_was_killed(user, how):
     points = ACTS[how](user, EACH)
     print(f"{how}: {points} points")
     assert 8 <= points < len(EACH)

@@ -61,9 +61,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
 
 
 @pytest.mark.slow
-def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it_wakes(
-    aws, user, monkeypatch
-):
+def test_a_laptop_that_slept_creates_the_nodes_when_it_wakes(aws, user, monkeypatch):
     rows = asleep.warnings(monkeypatch)
     asleep.sleeps(aws.clock, monkeypatch, hours=3)
     user.create()
@@ -182,7 +180,7 @@ LIMIT = "arn:aws:iam::123456789012:policy/limit"
         *slow({"instance_type": "g4dn.8xlarge", "efa": True}),
     ],
 )
-def test_extending_moves_the_schedules_alone_and_at_the_end_all_that_costs_goes_by_itself(aws, user, options):
+def test_extend_moves_only_the_schedules_which_delete_all_that_costs(aws, user, options):
     lab = user.create(hours=2, **options)
     before, boundary = aws.left(), limit_of_the_schedules_role()
     assert boundary == (LIMIT if "patch" in options else None)
@@ -250,9 +248,7 @@ def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws,
         *slow(("eks:CreateCluster", "UnsupportedAvailabilityZoneException", "not currently have sufficient")),
     ],
 )
-def test_what_the_cloud_refuses_is_told_in_its_words_and_the_same_call_goes_on(
-    aws, user, action, error, words
-):
+def test_a_refusal_has_the_clouds_message_and_the_same_call_resumes(aws, user, action, error, words):
     aws.fail(action, error=error, message=words, inside=True)
     with pytest.raises(KitError, match=words):
         user.create()
@@ -272,7 +268,7 @@ def test_throttling_and_lost_connections_are_passed_over(aws, user):
     assert aws.left() == []
 
 
-def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_others_stays(aws, user):
+def test_delete_removes_leftovers_of_kubernetes_and_keeps_foreign_resources(aws, user):
     foreign = foreign_network()
     lab = user.create()
     outputs = lab._stack().outputs
@@ -327,7 +323,7 @@ def test_an_existing_network_is_used_and_stays(aws, user):
 
 
 @pytest.mark.parametrize("what", ["stack", *slow("role", "schedule group")])
-def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, what):
+def test_foreign_resources_with_the_clusters_name_are_refused_and_stay(aws, user, what):
     if what == "stack":
         body = "Resources: {Log: {Type: AWS::Logs::LogGroup, Properties: {LogGroupName: it}}}"
         administrator("cloudformation").create_stack(StackName="trainyard-lab", TemplateBody=body)
@@ -344,7 +340,7 @@ def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, w
     assert aws.left() == before
 
 
-def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_deleted(aws, user):
+def test_a_cluster_deployed_without_the_kit_is_found_and_deleted(aws, user):
     stacks, folder = administrator("cloudformation"), Path(eks.__file__).parent
     tags = [{"Key": "trainyard:kit", "Value": "true"}, {"Key": "trainyard:cluster", "Value": NAME}]
     cluster = {"ClusterName": NAME, "AdminArn": "arn:aws:iam::123456789012:user/ada"}
@@ -367,7 +363,7 @@ def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_d
     assert aws.left() == []
 
 
-def test_what_somebody_deleted_by_hand_does_not_keep_the_rest(aws, user):
+def test_resources_deleted_by_hand_do_not_prevent_deleting_the_rest(aws, user):
     user.create()
     eks, iam, role = administrator("eks"), administrator("iam"), "trainyard-lab-us-west-2-stack"
     for pool in ("system", "train"):

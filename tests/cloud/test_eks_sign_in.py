@@ -44,7 +44,7 @@ def sign_in(folder, *, minutes):
     (folder / f"{name}.json").write_text(json.dumps(token_file | {"tokenType": "t", "identityToken": "i"}))
 
 
-def test_who_signed_in_by_aws_login_is_known_and_gets_a_token_for_the_cluster(home, tmp_path):
+def test_a_user_of_aws_login_gets_a_token_for_the_cluster(home, tmp_path):
     home(f"[default]\nregion = us-west-2\nlogin_session = {SESSION}\n")
     sign_in(tmp_path, minutes=60)
     session = AwsSession("us-west-2")
@@ -53,9 +53,7 @@ def test_who_signed_in_by_aws_login_is_known_and_gets_a_token_for_the_cluster(ho
 
 
 @pytest.mark.parametrize("without", ["a session", "the package"])
-def test_a_login_that_cannot_be_used_ends_in_its_own_command_and_never_in_the_librarys_words(
-    home, tmp_path, monkeypatch, capsys, without
-):
+def test_an_unusable_login_names_its_own_command_as_the_fix(home, tmp_path, monkeypatch, capsys, without):
     home(f"[profile ada]\nregion = us-west-2\nlogin_session = {SESSION}\n")
     if without == "the package":
         sign_in(tmp_path, minutes=60)

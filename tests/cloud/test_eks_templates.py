@@ -185,7 +185,7 @@ def test_a_policy_allows_what_aws_checks_beside_its_actions(whose):
     assert {"scheduler:DeleteSchedule", "cloudformation:ListStacks"} <= allowed or whose == "stack"
 
 
-def test_each_request_of_the_driver_names_its_service_and_operation_where_the_policy_is_derived():
+def test_the_policy_is_derived_from_each_request_of_the_driver():
     """Requests whose names come from elsewhere: of these, the tables above them have the pairs."""
     unnamed = {
         f"{path.name}: {ast.unparse(node.func)}({', '.join(map(ast.unparse, node.args))})"
@@ -235,7 +235,7 @@ def test_pods_may_do_what_the_programs_that_fetch_from_a_bucket_ask_for():
     assert {action for action in needed if not action.endswith("Version")} <= allowed
 
 
-def test_the_autoscaler_may_change_the_pools_of_its_cluster_alone_and_removes_empty_nodes_only():
+def test_the_autoscaler_may_change_only_the_pools_of_its_cluster():
     """https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/aws/README.md"""
     template = loads(text("cluster.yaml"))["Resources"]
     policy = template["AutoscalerRole"]["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]

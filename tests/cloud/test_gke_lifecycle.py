@@ -208,9 +208,7 @@ def test_machines_that_are_not_given_are_explained_within_a_minute(google, user,
         *slow(("training", "NODE_POOL", NO_ADDRESS, "private=True")),
     ],
 )
-def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
-    google, user, pool, kind, failure, fix
-):
+def test_a_permanent_failure_ends_the_call_and_the_same_call_resumes(google, user, pool, kind, failure, fix):
     google.world.launches[pool] = failure
     google.delay(f"CREATE_{kind}", 2100)
     before = google.clock.now()
@@ -262,7 +260,7 @@ def test_a_stockout_is_told_with_the_next_zone_which_is_taken_if_agreed(google, 
 
 
 @pytest.mark.parametrize("method", ["container.CreateCluster", "container.CreateNodePool"])
-def test_what_the_cloud_gave_up_on_is_replaced_by_the_same_call(google, user, method):
+def test_the_same_call_replaces_resources_that_the_cloud_gave_up_on(google, user, method):
     failure = stockout(ZONE)
     google.fail(method, 1, failure, times=9)
     with pytest.raises(GcpError):
@@ -282,7 +280,7 @@ def test_nodes_that_google_did_not_give_are_named_by_the_next_call(google, user,
     assert "1 of 2 nodes: the zone has none left" in caplog.text
 
 
-def test_what_is_somebody_elses_is_refused_and_left_alone(google, user):
+def test_foreign_resources_are_refused_and_stay(google, user):
     session = GcpSession(PROJECT, ZONE)
     create_by_hand()
     network = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
@@ -335,7 +333,7 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     assert google.left() == [] and not resources.list_resources("gke", project=PROJECT).rows
 
 
-def test_what_kubernetes_left_and_the_buckets_objects_go_too(google, user):
+def test_delete_removes_leftovers_of_kubernetes_and_the_buckets_objects(google, user):
     lab = user.create()
     leave_behind(google)
     options = {"api_endpoint": google.url}
@@ -394,7 +392,7 @@ def test_two_people_at_once_create_one_cluster(google, user):
     assert google.left() == []
 
 
-def test_flex_start_asks_for_machines_that_pods_wait_for_until_the_end_and_seven_days_at_most(user):
+def test_flex_start_requests_machines_until_the_expiry_or_seven_days(user):
     lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=10, confirm=True)
     pool = training()
     assert pool.config.flex_start and not pool.config.spot and pool.initial_node_count == 0

@@ -71,7 +71,7 @@ def test_a_machine_with_one_h100_is_taken_as_spot_only():
         ({"accelerator": "nvidia-later", "machine_type": "z9-standard-8"}, "z9-standard-8", 1),
     ],
 )
-def test_what_is_not_named_is_chosen(options, machine, gpus):
+def test_options_that_are_left_out_are_chosen(options, machine, gpus):
     machines = chosen(**options)
     assert (machines.type, machines.gpus, machines.count) == (machine, gpus, 2)
 

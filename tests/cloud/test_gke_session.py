@@ -37,7 +37,7 @@ def refusal(call, *arguments, **parameters) -> GcpError:
     return caught.value
 
 
-def test_what_is_not_there_is_none(session):
+def test_a_missing_resource_is_none(session):
     assert session.find("container", LAB) is None
     assert session.find("compute", f"projects/{PROJECT}/global/networks/lab") is None
 

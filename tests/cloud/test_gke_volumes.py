@@ -28,7 +28,7 @@ def lab(google, local_cluster, monkeypatch):
         Volume(cluster, name).delete()
 
 
-def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_sidecar(lab):
+def test_a_folder_of_the_bucket_is_bound_and_its_pods_get_the_sidecar(lab):
     volume = lab.create_volume("fuse-models")  # which is the default
     bucket = lab.bucket.removeprefix("gs://")
     driver = volume.source["csi"]

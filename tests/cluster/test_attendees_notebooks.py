@@ -78,7 +78,7 @@ def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cl
     }
 
 
-def test_an_attendee_with_a_cluster_of_their_own_runs_those_that_need_more_than_a_namespace(cluster):
+def test_an_attendee_with_an_own_cluster_runs_cluster_wide_notebooks(cluster):
     lab = kit.workshop.Jupyter(own_cluster=True)
     attendee = kit.workshop.add("administrator", cluster=cluster, jupyter=lab)
     cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")

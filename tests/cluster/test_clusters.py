@@ -74,9 +74,7 @@ def test_the_same_verbs_work_in_a_terminal(local_cluster):
         assert expected in result.stdout
 
 
-def test_a_broken_cluster_is_explained_and_recreated_watched_and_deleted_at_the_end_of_its_context(
-    spare, state_home, plain
-):
+def test_a_broken_cluster_is_explained_and_recreated(spare, state_home, plain):
     record = state_home / "trainyard" / "clusters" / spare / "cluster.json"
     record.parent.mkdir(parents=True)
     record.write_text("{torn")
@@ -175,7 +173,7 @@ def test_top_tells_what_nodes_and_pods_use(local_cluster):
         local_cluster.top("jobs")
 
 
-def test_who_keeps_pressing_ctrl_c_while_a_cluster_is_created_reads_its_name_and_how_to_delete_it(tmp_path):
+def test_repeated_interrupts_of_a_creation_name_the_cluster_to_delete(tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "trainyard_kit.cli", "cluster"]
     with subprocess.Popen(

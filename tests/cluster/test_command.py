@@ -19,7 +19,7 @@ def test_deleting_what_is_not_there_is_an_error_unless_it_is_ignored(local_clust
     assert run(f"{words} --ignore-not-found", local_cluster).exit_code == 0
 
 
-def test_pods_with_more_gpus_than_any_node_are_refused_at_once_with_what_the_nodes_have(local_cluster):
+def test_requests_above_the_gpus_of_every_node_are_refused_at_once(local_cluster):
     done = run("launch trainers/digits_ddp.py --gpus 16 --name greedy", local_cluster)
     assert done.exit_code == 1
     assert "a pod requests 16 GPUs, and the largest of" in done.stderr

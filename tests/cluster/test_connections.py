@@ -157,9 +157,7 @@ def remember_elsewhere(path, namespace):
     ExistingCluster("lab", kubeconfig=path, namespace=namespace).remembered()
 
 
-def test_the_command_has_the_namespace_of_the_connection_and_another_use_of_its_name_is_told(
-    namespaces, kubeconfig, caplog
-):
+def test_the_command_uses_the_namespace_of_the_connection(namespaces, kubeconfig, caplog):
     remember_elsewhere(kubeconfig(), "ada")
     path = Path(CliRunner().invoke(main.main, ["cluster", "kubeconfig", "--path", "lab"]).stdout.strip())
     assert yaml.safe_load(path.read_text())["contexts"][0]["context"]["namespace"] == "ada"

@@ -84,7 +84,7 @@ def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster
 
 
 @pytest.mark.parametrize("nonsense", [None, [], "kind: Job", {"kind": "Job", "apiVersion": "batch/v1"}])
-def test_what_is_no_manifest_is_named(nonsense, local_cluster):
+def test_an_answer_that_is_no_manifest_is_described(nonsense, local_cluster):
     for name, keyword in (("01", "job"), ("11", "priority_class")):
         checklist = kit.check(name, **{keyword: nonsense, "cluster": local_cluster})
         assert not any(row.right for row in list(checklist)[1:]), checklist
@@ -241,7 +241,7 @@ def test_an_autoscaler_is_judged_by_what_it_scales_and_by_what(change, words, lo
         (KIND_OF_19 | {"kind": "HPA"}, "and should be 'HorizontalPodAutoscaler'"),
     ],
 )
-def test_what_is_no_autoscaler_is_described(answer, words, local_cluster):
+def test_a_wrong_autoscaler_gets_advice(answer, words, local_cluster):
     checklist = kit.check("19", autoscaler=answer, cluster=local_cluster)
     assert any(words in row.advice for row in checklist if row.right is False), checklist
 

@@ -117,7 +117,7 @@ def test_nothing_that_was_acknowledged_is_lost_with(own_cluster, writer, name):
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(own_cluster, train, writer):
+def test_acknowledged_objects_and_the_run_survive_the_supervisor(own_cluster, train, writer):
     """Last of all: the cluster ends and is started again, by the same call that made it."""
     run = train(own_cluster)
     at_step(run, 3)

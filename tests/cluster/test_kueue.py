@@ -78,7 +78,7 @@ def queued(racks, write_trainer):
         run.delete()
 
 
-def test_a_team_borrows_what_the_other_does_not_use_and_a_third_job_says_what_it_waits_for(racks, queued):
+def test_a_team_borrows_unused_quota_and_a_third_job_names_what_it_awaits(racks, queued):
     first, borrowing, third = (queued(f"job-{number}", "team-a") for number in range(3))
     for run in (first, borrowing):
         racks.kubectl(f"wait job/{run.name} --for=jsonpath={{.status.active}}=4 --timeout=60s")

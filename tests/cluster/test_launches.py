@@ -84,9 +84,7 @@ def earlier(local_cluster, tmp_path_factory):
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_an_earlier_run_stays_with_its_logs_where_the_one_that_would_replace_it_is_refused(
-    row, earlier, local_cluster
-):
+def test_a_refused_replacement_keeps_the_earlier_run_and_its_logs(row, earlier, local_cluster):
     run, path = earlier
     arguments, patch, error, words = REFUSED[row]
     before = {item["metadata"]["uid"] for item in run.objects.owned()}

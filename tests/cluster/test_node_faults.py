@@ -68,9 +68,7 @@ def check_whole(cluster, train):
     assert {pod["node"] for pod in fresh.pods()} == {f"node-{index}" for index in range(3)}
 
 
-def test_a_run_whose_node_is_switched_off_fails_with_the_node_named_and_the_cluster_is_whole_again(
-    cluster, train
-):
+def test_a_run_fails_with_the_name_of_its_stopped_node(cluster, train):
     run = train(cluster, steps=1000, pod=AT_ONCE)
     at_step(run, 3)
     node = node_of(run, 1)
@@ -107,7 +105,7 @@ def test_a_run_whose_node_is_cut_off_for_a_while_says_so_and_goes_on_where_it_wa
 
 
 @pytest.mark.slow
-def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_one_ends(cluster, train):
+def test_a_job_with_retries_replaces_the_rank_of_an_isolated_node(cluster, train):
     run = train(cluster, steps=FOREVER, source=ALONE, job={"backoffLimit": 1}, pod=AT_ONCE)
     at_step(run, 3)
     node = node_of(run, 1)

@@ -53,7 +53,7 @@ def test_a_kind_that_is_not_there_names_the_operator_that_brings_it(launch, writ
         launch(job)
 
 
-def test_what_a_local_cluster_brings_is_not_installed(local_cluster):
+def test_operators_that_a_local_cluster_has_are_not_installed(local_cluster):
     assert not len(kit.install("metrics-server", cluster=local_cluster))
     assert not len(kit.install("nvidia-device-plugin", cluster=local_cluster))
 

@@ -135,9 +135,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_program_changes_files_and_writes_beside_them_and_all_is_kept_on_its_workspace(
-    local_cluster, tmp_path
-):
+def test_a_program_changes_and_writes_files_on_its_workspace(local_cluster, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "losses.csv").write_text("epoch,loss\n")
     (tmp_path / "write.py").write_text(WRITES)

@@ -78,7 +78,7 @@ def _cache_for_visitor(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_jobs_train_at_once_in_a_container_without_rights_and_one_stays_within_binders_memory(visit):
+def test_two_jobs_train_at_once_in_an_unprivileged_container(visit):
     report = visit("tests/cluster/visit.py")
     assert report["mode"] == "plain"
     assert min(report["accuracies"]) > 0.9

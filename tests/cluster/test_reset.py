@@ -15,7 +15,7 @@ def kit(*words):
     return CliRunner().invoke(main.main, words)
 
 
-def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, local_cluster):
+def test_reset_deletes_a_notebooks_objects_and_can_be_repeated(launch, plain, local_cluster):
     launch(plain("import time; time.sleep(60)", name="forgotten", nodes=1))
     local_cluster.kubectl("create configmap mine --from-literal=a=b")
     local_cluster.kubectl("label configmap mine trainyard/notebook=13")
@@ -30,7 +30,7 @@ def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, l
     assert "deleted" not in again.output.replace("deleted: 0", "")
 
 
-def test_what_has_the_name_but_not_the_label_stays(local_cluster):
+def test_reset_keeps_objects_without_the_notebooks_label(local_cluster):
     local_cluster.kubectl("create configmap mine --from-literal=a=b")
     try:
         done = kit("reset", "--all", "-c", local_cluster.name)

@@ -81,7 +81,7 @@ def test_a_file_replaces_a_file_and_a_folder_only_when_asked_to(volume, folder, 
     assert "run.sh" not in [entry["name"] for entry in volume.ls("again")]
 
 
-def test_what_is_not_there_is_named(volume, local_cluster, tmp_path):
+def test_missing_files_and_volumes_are_named(volume, local_cluster, tmp_path):
     with pytest.raises(FileMissing, match="no such file or folder on the volume"):
         volume.ls("no/such")
     with pytest.raises(FileMissing):

@@ -29,7 +29,7 @@ def gpu_cluster(state_home):
 
 
 @pytest.mark.slow
-def test_the_manifest_with_gpus_trains_on_nodes_that_are_labelled_tainted_and_declare_gpus(gpu_cluster):
+def test_the_manifest_with_gpus_trains_on_nodes_that_declare_gpus(gpu_cluster):
     cluster, data = gpu_cluster
     kubectl = cluster.kubectl
     kubectl(f"create configmap mnist --from-file={ROOT / 'trainers' / 'digits_ddp.py'}")

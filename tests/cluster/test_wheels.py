@@ -115,7 +115,7 @@ def run(request, environment):
     shutil.rmtree(home)
 
 
-def test_what_is_installed_is_in_the_wheels_that_were_just_made(wheels, environment):
+def test_the_installed_packages_are_in_the_new_wheels(wheels, environment):
     (packages,) = (environment.parent / "lib").glob("python*/site-packages")
     wheel_files = list(wheels.glob("trainyard*.whl"))
     assert len(wheel_files) == len(OURS)

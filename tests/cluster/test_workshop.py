@@ -90,7 +90,7 @@ def test_data_are_staged_once_and_read_by_all_and_nobody_spoils_them(workshop, p
         run.delete()
 
 
-def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod_waits(
+def test_the_instructor_sees_a_notebooks_cell_its_error_and_pending_pods(
     workshop, local_cluster, tmp_path, monkeypatch
 ):
     ada = next(attendee for attendee in workshop.attendees if attendee.name == "ada")
@@ -148,7 +148,7 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
 
 
 @pytest.mark.slow
-def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, local_cluster):
+def test_the_next_call_repairs_what_an_attendee_has_changed(workshop, local_cluster):
     """They may delete what is in their namespace, and create other objects of these names."""
     attendee = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
     kube = local_cluster.kube.in_namespace(attendee.namespace)

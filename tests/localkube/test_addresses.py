@@ -5,7 +5,7 @@ import socket
 from localkube.network.addresses import API_PORT, reserve_octet
 
 
-def test_two_clusters_of_one_name_that_start_at_the_same_time_have_ranges_of_their_own():
+def test_two_clusters_of_one_name_have_separate_address_ranges():
     """Neither listens yet: both API servers were given one address, and the second never started."""
     first, reservation = reserve_octet("lab")
     second, other = reserve_octet("lab")

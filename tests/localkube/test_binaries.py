@@ -44,7 +44,7 @@ def fill_cache():
     says(binaries._built() / binaries.LINKED, "linked")
 
 
-def test_programs_of_the_right_version_on_path_are_taken_and_our_tools_come_from_the_cache(programs):
+def test_programs_on_path_are_used_if_they_have_the_right_version(programs):
     fill_cache()
     control_plane, lines = obtain()
     assert (control_plane.origin, control_plane.version) == ("path", "v1.37.2")

@@ -79,7 +79,7 @@ def leftovers(cache):
     return sorted(path.name for path in cache.iterdir() if path.name != "lock")
 
 
-def test_what_is_built_is_reproducible_of_the_right_version_and_cached_whole(install_go, cache, tmp_path):
+def test_builds_are_reproducible_versioned_and_cached(install_go, cache, tmp_path):
     install_go()
     (cache / ".building-abc").mkdir(parents=True)  # by a build that was killed
     (cache / ".building-abc" / "half").write_text("half a program")
@@ -211,7 +211,7 @@ def test_no_path_of_this_machine_gets_into_the_program(install_go, cache, tmp_pa
     assert Path(folder).name == "module"
 
 
-def test_operators_have_the_versions_of_the_control_plane_where_they_share_its_packages():
+def test_operators_share_module_versions_with_the_control_plane():
     """Go finds a package in its cache only where all that it imports is of the same version, too."""
     ours = _versions(build.SOURCES / "go.mod")
     for name in ("jobset", "kueue", "trainer-controller-manager"):

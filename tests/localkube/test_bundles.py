@@ -105,7 +105,7 @@ def holds(cache):
     )
 
 
-def test_what_goes_in_comes_out(bundle, caches):
+def test_a_bundle_restores_the_caches(bundle, caches):
     unpack.use_bundle(bundle, report=lambda line: None)
     first, second = caches("one"), caches("other")
     assert holds(second) == sorted(

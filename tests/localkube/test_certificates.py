@@ -66,7 +66,7 @@ def test_clients_carry_the_users_that_kubernetes_knows_and_cannot_serve(pki):
         assert ExtendedKeyUsageOID.SERVER_AUTH not in usage
 
 
-def test_the_api_server_is_known_by_all_its_names_and_the_kubelet_api_by_the_nodes_addresses(pki):
+def test_certificates_have_the_servers_names_and_the_nodes_addresses(pki):
     assert names(load(pki / "apiserver.crt")) == set(certificates.API_NAMES)
     assert names(load(pki / "kubelet-serving.crt")) == {"127.0.0.1", *NODES}
 
@@ -79,7 +79,7 @@ def test_the_front_proxy_has_an_authority_of_its_own(pki):
         load(pki / "admin.crt").verify_directly_issued_by(authorities["front-proxy-ca"])
 
 
-def test_issuing_again_changes_nothing_and_a_new_node_renews_the_kubelets_certificate_alone(pki, issued):
+def test_a_new_node_renews_only_the_kubelets_certificate(pki, issued):
     certificates.issue(pki, node_addresses=NODES)
     assert changed(pki, issued) == set()
     certificates.issue(pki, node_addresses=[*NODES, "10.244.254.3"])

@@ -34,7 +34,7 @@ def test_the_highest_layer_that_has_a_file_decides(image):
     assert image({"etc/hosts": ""}).read("/etc/nothing") is None
 
 
-def test_what_a_higher_layer_deletes_is_not_there(image):
+def test_a_file_deleted_by_a_higher_layer_is_absent(image):
     assert image({"etc/passwd": "old"}, {"etc/passwd": None}).read("/etc/passwd") is None
     assert image({"etc/group": "old"}, {"etc": None}).read("/etc/group") is None
 

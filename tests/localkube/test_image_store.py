@@ -33,7 +33,7 @@ def test_a_reference_is_written_in_full_as_by_containerd(row):
 
 
 @pytest.mark.parametrize("reference", NONE)
-def test_what_is_no_reference_is_refused(reference):
+def test_an_invalid_image_reference_is_refused(reference):
     with pytest.raises(InvalidReference):
         normalize(reference)
 

@@ -131,7 +131,7 @@ class Content(dict):
     """What a pod names; weak references to it tell whether it is in memory."""
 
 
-async def test_what_a_failed_step_had_in_memory_goes_at_once(tmp_path):
+async def test_a_failed_step_releases_its_memory_at_once(tmp_path):
     """It is a ConfigMap of a megabyte, and a pod's containers fail by the hundred."""
     loop = asyncio.get_running_loop()
     Heartbeat(tmp_path, late=print)

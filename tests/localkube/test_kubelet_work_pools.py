@@ -116,7 +116,7 @@ async def test_streams_of_one_namespace_share_its_rate_and_a_neighbours_does_not
     assert asyncio.get_running_loop().time() - start > 0.29
 
 
-async def test_who_sends_without_end_to_a_lost_connection_learns_of_its_loss():
+async def test_an_endless_sender_learns_that_its_connection_is_lost():
     pace, lost = Pace(rate=10**12, burst=10**12), []
     asyncio.get_running_loop().call_soon(lost.append, True)
     for _ in range(100):

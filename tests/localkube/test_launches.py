@@ -7,7 +7,7 @@ from localkube.runtime import messages
 from localkube.runtime.launches import ZygoteClient
 
 
-def test_a_start_can_be_handed_to_a_forkserver_that_still_imports_torch_and_not_to_one_that_has_ended():
+def test_a_start_is_handed_to_a_forkserver_that_still_imports_torch():
     with selectors.DefaultSelector() as selector:
         client = ZygoteClient(selector)
         assert not client.runs

@@ -72,7 +72,7 @@ def test_stalls_and_counters_of_the_control_group_are_named(machine, file, text,
         ("pid.available", 50, 1000, "processes"),
     ],
 )
-def test_what_a_kubelet_measures_is_named_before_it_evicts(
+def test_a_shortage_is_named_before_the_kubelet_evicts(
     machine, monkeypatch, signal, available, capacity, resource
 ):
     observations = {signal: overload.Observation(available, capacity)}

@@ -14,7 +14,7 @@ async def waits_for_ever():
 
 
 @pytest.mark.parametrize("seconds", [None, 0.01])
-def test_what_comes_later_than_the_first_is_cancelled(seconds):
+def test_wait_for_first_cancels_the_other_tasks(seconds):
     async def wait():
         works = [waits_for_ever(), *([] if seconds else [asyncio.sleep(0)])]
         first = await wait_for_first(*works, seconds=seconds)

@@ -40,7 +40,7 @@ class Second(threading.Thread):
             assert self.heard.wait_for(lambda: any(words in text for text in self.said), PATIENCE), self.said
 
 
-def test_who_waits_for_the_lock_hears_each_step_of_its_holder_and_then_has_it(paths):
+def test_a_waiter_gets_each_step_of_the_locks_holder_and_then_the_lock(paths):
     steps = []
     with locked(paths, steps.append) as report:
         second = Second(paths)

@@ -136,7 +136,7 @@ def test_a_kubelet_that_dies_loses_nothing_and_writes_nothing_twice(container, d
     assert container.log() == b"first\n" + second + b"third\n"
 
 
-def test_what_was_seen_before_a_kubelet_died_is_written_again_with_the_same_time(container):
+def test_lines_of_a_killed_kubelet_are_rewritten_with_the_same_time(container):
     """Followers know by the times of lines what they have had."""
 
     def kubelet(die):

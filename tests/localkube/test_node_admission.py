@@ -26,7 +26,7 @@ def required(**expression):
     return pod(affinity={"nodeAffinity": needs})
 
 
-def test_safe_parameters_of_the_kernel_are_admitted_but_for_those_of_the_nodes_namespaces():
+def test_safe_sysctls_are_admitted_except_in_the_nodes_namespaces():
     for name in ("kernel.shm_rmid_forced", "net.ipv4.tcp_rmem", "net/ipv4/tcp_rmem"):
         assert refused(with_sysctl(name)) is None
     for name, spec, why in (

@@ -75,14 +75,14 @@ def test_addresses_that_are_newer_than_the_status_are_used():
         ({"env": [{"name": "A", "value": "nul\0"}]}, "cannot be passed"),
     ],
 )
-def test_what_is_missing_is_named_as_the_kubelet_does(container, message):
+def test_a_missing_source_is_named_as_by_the_upstream_kubelet(container, message):
     with pytest.raises(ConfigError) as caught:
         environment(container, configmaps={"have": {"data": {}}})
     assert message in caught.value.message
     assert caught.value.reason == "CreateContainerConfigError"
 
 
-def test_what_is_optional_may_be_missing():
+def test_an_optional_source_may_be_missing():
     def optional(kind):
         source = {"name": "have", "key": "no", "optional": True}
         return {"name": kind, "valueFrom": {kind: source}}

@@ -8,7 +8,7 @@ from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.volumes.host_path import HiddenDirectories, check
 
 
-def test_what_may_be_created_is(tmp_path):
+def test_missing_host_paths_are_created_where_their_type_allows_it(tmp_path):
     for name, kind in (("a/b", "DirectoryOrCreate"), ("file", "FileOrCreate"), ("untyped", "")):
         check(str(tmp_path / name), kind)
     assert (tmp_path / "a" / "b").is_dir()
@@ -17,7 +17,7 @@ def test_what_may_be_created_is(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["Directory", "File", "Socket", "CharDevice", "BlockDevice"])
-def test_what_must_exist_must(tmp_path, kind):
+def test_a_host_path_that_must_exist_is_refused_if_missing(tmp_path, kind):
     with pytest.raises(ConfigError, match=f"type check failed: {tmp_path}/no is not a"):
         check(str(tmp_path / "no"), kind)
 

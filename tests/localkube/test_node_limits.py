@@ -29,7 +29,7 @@ def test_cores_go_to_those_who_ask_for_fewer_than_there_are():
     assert limits.apply(container(requests={"cpu": "1"}), identity="d") == ([], [])
 
 
-def test_cores_of_a_container_that_has_ended_are_given_again_and_nodes_begin_at_cores_of_their_own():
+def test_cores_of_an_ended_container_are_assigned_again():
     cores = CoreAllocator([0, 1])
     assert cores.allocate("a", 1) == [0]
     cores.free("a")
@@ -74,7 +74,7 @@ def test_a_pod_that_asks_for_nothing_has_a_group_that_counts_its_processes(secon
     assert (root / "default" / "best-effort" / "cpu.weight").read_text() == "1"
 
 
-def test_in_version_2_a_group_without_limits_is_not_limited_and_the_limit_of_processes_is_the_pods(second):
+def test_with_cgroups_v2_the_process_limit_is_the_pods(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5))
     group = root / "default" / "uid" / "uid.main.0"

@@ -112,7 +112,7 @@ def test_the_resolver_follows_policy_and_configuration(spec, expected):
     assert resolved(**spec) == expected
 
 
-def test_what_a_resolver_does_not_read_is_left_out_and_reported():
+def test_entries_beyond_a_resolvers_limits_are_dropped_and_reported():
     servers = ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4"]
     searches = [f"{'x' * 60}.{number}" for number in range(40)]
     config = {"nameservers": servers, "searches": searches}

@@ -43,7 +43,7 @@ def test_items_choose_keys_paths_and_modes():
     assert {path: file.mode for path, file in files.items()} == {"code/main.py": 0o755, "none": 0o400}
 
 
-def test_files_are_counted_before_they_are_computed_and_a_pod_has_no_more_than_a_bound():
+def test_a_pods_files_are_counted_and_limited_before_they_are_computed():
     items = [{"key": "empty", "path": str(number)} for number in range(1000)]
     assert [count_files(source, CONFIGMAP) for source in ({}, {"items": items})] == [3, 1000]
     assert count_files({"optional": True}, None) == 0

@@ -28,7 +28,7 @@ def test_a_range_is_free_again_when_its_pod_has_gone(tmp_path):
     assert ids.of("d") == ranges[1]
 
 
-def test_without_idmapped_mounts_pods_share_a_range_and_without_root_they_have_the_users_id(tmp_path):
+def test_pods_share_an_id_range_without_idmapped_mounts(tmp_path):
     shared = PodIds(IdRanges(first=1000, size=10), pods=tmp_path)
     assert shared.of("a") == shared.of("b") == LinuxIdMapping(0, 1000, 10)
     assert PodIds(pods=tmp_path).of("a") == LinuxIdMapping(0, 0, 1)

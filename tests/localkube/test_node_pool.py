@@ -11,7 +11,7 @@ def pool():
     return NodePool(NodeSettings(name="node-0", index=0, cpus=1, memory=2**30, storage=2**30))
 
 
-def test_every_pod_has_an_address_of_its_own_and_keeps_it_and_a_full_node_serves_again_when_one_has_gone():
+def test_each_pod_keeps_an_own_address_until_its_release():
     node = pool()
     addresses = {uid: node.address(uid) for uid in map(str, range(253))}
     assert len(set(addresses.values())) == 253

@@ -34,7 +34,7 @@ def test_a_percentage_is_of_the_capacity():
 @pytest.mark.parametrize(
     "text", ["memory.available", "disk<10%", "nodefs.available<ten", "pid.available<5.%"]
 )
-def test_what_is_no_threshold_is_refused(text):
+def test_an_invalid_threshold_is_refused(text):
     with pytest.raises(ValueError, match=r"quantity|threshold"):
         parse_thresholds(text)
 

@@ -38,7 +38,7 @@ def claim(*, annotations=ASKED, metadata=None, status=None, **spec):
         ({"selector": {"matchLabels": {"a": "b"}}}, "leave the selector out"),
     ],
 )
-def test_what_a_directory_cannot_be_is_refused(spec, message):
+def test_claims_that_a_directory_cannot_satisfy_are_refused(spec, message):
     with pytest.raises(ProvisioningError, match=message):
         volume_for(claim(**spec), CLASS, Path("/volumes/pvc-u"))
 

@@ -31,7 +31,7 @@ def test_a_quantity_has_an_exact_value(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "one", "1K", "1 Gi", "1e", "0x10", "1.2.3", "Gi", "--1", "nan"])
-def test_what_is_no_quantity_is_refused_by_name(text):
+def test_an_invalid_quantity_is_refused_by_name(text):
     with pytest.raises(ValueError, match="is not a quantity"):
         parse(text)
 
@@ -64,6 +64,6 @@ def test_a_value_finer_than_a_billionth_cannot_be_written():
 
 
 @given(st.integers(min_value=-(10**24), max_value=10**24), st.booleans())
-def test_what_is_written_is_read_back(billionths, binary):
+def test_a_formatted_quantity_parses_to_the_same_value(billionths, binary):
     value = Decimal(billionths).scaleb(-9)
     assert parse(quantity(value, binary=binary)) == value

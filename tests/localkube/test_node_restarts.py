@@ -32,7 +32,7 @@ def test_a_rule_on_exit_codes_comes_first():
     assert container_should_restart(pod, container, 1)
 
 
-def test_the_wait_doubles_from_ten_seconds_to_five_minutes_and_ten_minutes_without_a_crash_are_forgiven():
+def test_back_off_doubles_to_five_minutes_and_resets_after_ten():
     assert [backoff(count) for count in range(9)] == [0, 0, 10, 20, 40, 80, 160, 300, 300]
     assert backoff(10_000) == 300
     assert (crashes(5, ran_for=599), crashes(5, ran_for=600)) == (6, 1)

@@ -14,7 +14,7 @@ async def turns():
         await asyncio.sleep(0)
 
 
-async def test_what_can_wait_waits_until_the_last_pod_has_started():
+async def test_give_way_waits_until_the_last_pod_has_started():
     starting = StartingPods()
     await starting.wait_until_idle()
     starting.begin("a")

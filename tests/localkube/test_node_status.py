@@ -31,7 +31,7 @@ def report(case, **changes):
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_what_happened_is_reported_as_the_kubelet_does(path):
+def test_the_status_is_that_of_the_upstream_kubelet(path):
     case = yaml.safe_load(path.read_text())
     assert report(case) == case["status"]
 

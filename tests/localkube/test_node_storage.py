@@ -59,7 +59,7 @@ def test_a_pod_without_limits_is_not_looked_at():
     ],
     ids=["an emptyDir", "within", "the containers together", "a container"],
 )
-def test_what_takes_more_of_the_disk_than_it_may_is_named(limited, volumes, containers, message):
+def test_a_pod_above_its_ephemeral_storage_limit_is_named(limited, volumes, containers, message):
     assert excess(limited, StorageUsage(volumes, containers)) == message
 
 

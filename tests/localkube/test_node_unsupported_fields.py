@@ -7,7 +7,7 @@ def pod(*containers, **spec):
     return {"spec": {"containers": [{"name": "main"}, *containers]} | spec}
 
 
-def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it_and_limits_of_a_whole_pod_are_named():
+def test_an_ordinary_pod_has_no_unsupported_fields():
     usual = {"securityContext": {"allowPrivilegeEscalation": False, "privileged": False}, "ports": [{}]}
     ordinary = pod({"name": "other"} | usual, dnsPolicy="ClusterFirst", securityContext={})
     assert unsupported_fields(ordinary) == []

@@ -33,7 +33,7 @@ def test_a_container_is_the_tree_of_its_first_process():
     assert usage.memory == 3 * 100 * 1024
 
 
-def test_a_container_that_only_sleeps_has_used_something_and_one_that_has_ended_has_no_usage():
+def test_a_sleeping_container_has_usage_and_an_ended_one_none():
     usage = processes({5: (1, 0, 0, 0)}).usage(5)
     assert usage.cpu == MIN_CPU_SECONDS
     assert usage.memory > 0

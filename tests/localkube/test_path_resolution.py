@@ -44,13 +44,13 @@ def resolve(volume, path, rules=BENEATH):
 MAKES = Resolution(make=maker())
 
 
-def test_what_is_there_is_found(volume):
+def test_an_existing_path_is_resolved(volume):
     assert resolve(volume, "data/file") == volume / "data" / "file"
     assert resolve(volume, "./data//") == volume / "data"
     assert resolve(volume, "") == volume
 
 
-def test_what_is_missing_is_refused_or_made_as_directories_that_are_open_to_all_users_of_the_pod(volume):
+def test_missing_directories_are_refused_or_created_for_all_users(volume):
     with pytest.raises(FileNotFoundError):
         resolve(volume, "runs/7")
     previous = os.umask(0o077)

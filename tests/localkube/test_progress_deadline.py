@@ -97,7 +97,7 @@ def program():
         process.wait()
 
 
-def test_a_busy_program_wants_its_time_though_the_core_is_shared_and_a_sleeping_one_wants_none(program):
+def test_a_busy_program_on_a_shared_core_counts_as_active(program):
     core = {min(os.sched_getaffinity(0))}
     pids = {name: [program(source)] for name, source in [("one", BUSY), ("two", BUSY)]}
     for (pid,) in pids.values():

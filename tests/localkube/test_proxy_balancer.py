@@ -57,7 +57,7 @@ def test_endpoints_of_the_clients_node_are_taken_where_traffic_is_local():
     assert near(endpoints, NODES[1]) == near(endpoints, None, local=True) == [A, B]
 
 
-def test_hints_lead_to_the_same_node_then_to_the_same_zone_and_else_nowhere_in_particular():
+def test_topology_hints_prefer_the_node_then_the_zone():
     by_zone = [ServiceEndpoint(A, "node-0", (), ("a",)), ServiceEndpoint(B, "node-2", (), ("b",))]
     assert [near(by_zone, node) for node in NODES] == [[A], [A], [B]]
     by_node = [
@@ -68,7 +68,7 @@ def test_hints_lead_to_the_same_node_then_to_the_same_zone_and_else_nowhere_in_p
     assert near([*by_zone, ServiceEndpoint(C)], NODES[0]) == [A, B, C]
 
 
-def test_a_client_is_led_to_its_own_endpoints_and_leaves_one_that_is_no_longer_for_it():
+def test_a_client_keeps_to_its_endpoints_and_leaves_a_removed_one():
     balancer = Balancer()
     balancer.update([A, B], 100, lambda client: [A] if client == "x" else [B])
     assert (firsts(balancer, "x", 2), firsts(balancer, "y", 2)) == ([A, A], [B, B])

@@ -47,7 +47,7 @@ def test_bytes_that_were_sent_before_the_relay_began_arrive(ended, forgets, monk
     assert relayed(b"hello", ended=ended) == (b"hello", b"" if ended else None, b"answer")
 
 
-async def test_a_connection_that_an_http_server_has_closed_ends_although_its_client_keeps_it():
+async def test_a_connection_closed_by_the_server_ends_at_the_client():
     (client, near), (far, server) = socket.socketpair(), socket.socketpair()
     for connection in (client, near, far, server):
         connection.setblocking(False)

@@ -78,7 +78,7 @@ def test_ids_outside_of_the_pods_user_namespace_are_refused(size, image_user, of
 
 
 @pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-1", "+1", "1_0", " 1"])
-def test_what_is_no_number_in_an_image_is_no_id(number):
+def test_a_user_name_in_an_image_is_no_id(number):
     with pytest.raises(ConfigError, match="unable to find user"):
         find(number)
     passwd = {"/etc/passwd": f"odd:x:{number}:{number}::/:/bin/sh\n"}

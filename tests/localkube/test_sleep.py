@@ -38,7 +38,7 @@ CASES = [  # resource, spec, status, whether it keeps the cluster awake
 
 
 @pytest.mark.parametrize(("resource", "spec", "status", "awake"), CASES)
-def test_what_kubernetes_does_by_itself_keeps_a_cluster_awake(resource, spec, status, awake):
+def test_pending_work_of_controllers_keeps_a_cluster_awake(resource, spec, status, awake):
     metadata = {"name": "a", "namespace": "default"}
     assert WAKEFUL[resource]({"metadata": metadata, "spec": spec, "status": status}) is awake
 

@@ -81,7 +81,7 @@ def kill(cluster, name="supervisor"):
     process.wait(PATIENCE)
 
 
-def test_creates_at_once_and_later_give_one_cluster_which_is_deleted_though_its_record_is_damaged(home):
+def test_concurrent_creates_give_one_cluster(home):
     first, second = (
         answer(*process.communicate()) for process in [begin(home, *CREATE), begin(home, *CREATE)]
     )
@@ -216,7 +216,7 @@ def test_sixty_pods_leave_no_process_namespace_mount_descriptor_or_file(lab):
         assert own_memory(process) - size < GROWTH, process
 
 
-def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and_stops(lab):
+def test_a_cluster_with_a_killed_supervisor_starts_with_its_objects(lab):
     lab.kubectl("create", "configmap", "kept", "--from-literal=a=b")
     traces = occupy(lab)
     kill(lab)

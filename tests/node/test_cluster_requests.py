@@ -160,7 +160,7 @@ def test_a_damaged_record_is_explained_and_the_cluster_can_be_deleted(call, tmp_
     assert not left(tmp_path)
 
 
-def test_what_is_not_there_is_absent_and_deleting_it_is_harmless(call, tmp_path):
+def test_a_missing_cluster_is_absent_and_can_be_deleted(call, tmp_path):
     assert call("delete", "lab") == {"name": "lab", "state": "absent", "existed": False}
     assert not left(tmp_path)
     assert call("status", "lab")["state"] == "absent"

@@ -53,7 +53,7 @@ def test_a_container_sees_its_device_as_programs_look_for_it(lab, way, words, uu
 
 @pytest.mark.parametrize("lab", [MODES[0], *slow(*MODES[1:])], indirect=True)
 @pytest.mark.parametrize("way", ["number", "gpu", "mig"])
-def test_a_device_is_given_once_however_it_is_asked_for_and_held_over_a_kubelets_restart(lab, way):
+def test_a_device_is_allocated_once_and_kept_over_a_kubelets_restart(lab, way):
     cluster, pods = lab
     holder = pods.running(asking(way))["metadata"]["name"]
     cluster.restart_kubelet()

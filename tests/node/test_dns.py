@@ -261,7 +261,7 @@ async def test_names_of_the_cluster_never_leave_it(connected, outside):
     assert outside.asked == []
 
 
-async def test_what_is_too_long_for_udp_is_asked_again_over_tcp(connected):
+async def test_an_answer_too_long_for_udp_is_requested_over_tcp(connected):
     assert (await resolve(connected, "long.example.org")).header.tc == 1
     assert values(await resolve(connected, "long.example.org", tcp=True)) == ["192.0.2.1"]
 

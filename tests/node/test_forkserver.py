@@ -280,7 +280,7 @@ def test_a_reader_that_has_gone_is_reported_in_the_same_way(light, flags):
     assert same(tuple(outcomes)).code == (1 if flags else 120)
 
 
-def test_what_a_path_adds_is_found_and_what_it_hides_makes_the_start_cold(pair, tmp_path):
+def test_modules_on_pythonpath_are_found_and_shadowing_ones_start_cold(pair, tmp_path):
     library = tmp_path / "library"
     (library / "package").mkdir(parents=True)
     (library / "package" / "__main__.py").write_text("print(__package__, __name__)")
@@ -306,7 +306,7 @@ def test_a_sitecustomize_that_may_run_after_imports_does_not_make_the_start_cold
 
 
 @pytest.mark.parametrize("target", ["missing.py", ".", "empty", "archive", "compiled"])
-def test_what_is_no_plain_script_starts_cold(light, target, tmp_path):
+def test_a_program_that_is_no_plain_script_starts_cold(light, target, tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "__main__.py").write_text("import sys; print(sys.path[0], sys.argv)")
     code = "import py_compile, zipfile; zipfile.ZipFile('archive', 'w').write('__main__.py')"

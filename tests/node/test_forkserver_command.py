@@ -46,7 +46,7 @@ def test_a_python_command_of_the_environment_is_forked(environment, argv, kind, 
     assert planned["executable"] == str(environment / argv[0])
 
 
-def test_a_console_script_in_a_path_with_spaces_is_run_by_the_interpreter_that_its_shell_would_start(
+def test_a_console_script_in_a_path_with_spaces_has_its_interpreter(
     tmp_path,
 ):
     """The text is the one that uv and pip write there."""
@@ -61,7 +61,7 @@ def test_a_console_script_in_a_path_with_spaces_is_run_by_the_interpreter_that_i
     assert (planned["comm"], planned["executable"]) == ("python", str(python))
 
 
-def test_a_console_script_of_the_environment_is_run_by_the_interpreter_in_its_first_line(environment):
+def test_a_console_script_is_run_by_the_interpreter_in_its_first_line(environment):
     planned = plan_of(environment, "torchrun", "--nproc-per-node=2", "train.py")
     assert planned["argv"] == [
         f"{environment}/python3",
@@ -113,7 +113,7 @@ def test_only_torchrun_of_this_interpreter_forks_its_workers_without_a_forkserve
         (os.path.realpath(sys.executable), "x.py"),
     ],
 )
-def test_what_a_fork_cannot_be_starts_cold(environment, argv):
+def test_commands_that_a_fork_cannot_run_start_cold(environment, argv):
     assert plan_of(environment, *argv) is None
 
 

@@ -153,7 +153,7 @@ def test_a_layout_names_its_images_by_annotations(store, tmp_path, annotations, 
 
 
 @pytest.mark.parametrize("kind", ["blob", "config", "layer", "nothing", "text", "cut"])
-def test_what_is_no_whole_archive_is_refused_and_leaves_nothing(store, tmp_path, kind):
+def test_an_incomplete_archive_is_refused_and_leaves_nothing(store, tmp_path, kind):
     source = image(*BOTH)
     files = layout(source)
     if kind == "blob":
@@ -182,7 +182,7 @@ def test_names_in_an_archive_do_not_leave_it(store, tmp_path):
 # Saving.
 
 
-def test_what_is_saved_is_loaded_elsewhere_with_its_names(store, tmp_path, pulled):
+def test_a_saved_image_is_loaded_elsewhere_with_its_names(store, tmp_path, pulled):
     goal = tmp_path / "saved.tar"
     assert images(store, "save", "-o", str(goal), pulled).last("saved")["bytes"] == goal.stat().st_size
     record = images(tmp_path / "other", "load", str(goal)).image
@@ -201,7 +201,7 @@ def test_layers_of_several_images_are_saved_once(store, tmp_path, registry, pull
     assert len(images(tmp_path / "other", "load", str(tmp_path / "saved.tar")).events) == 2
 
 
-def test_what_is_not_there_is_neither_saved_nor_loaded(store, tmp_path):
+def test_a_missing_image_is_neither_saved_nor_loaded(store, tmp_path):
     assert images(store, "load", "/nonexistent").reason == "archive"
     assert images(store, "save", "-o", str(tmp_path / "x"), "nosuch").reason == "notfound"
     assert not (tmp_path / "x").exists()
@@ -227,7 +227,7 @@ def test_skopeo_reads_what_is_saved(store, tmp_path, pulled, kind):
 
 
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="there is no skopeo (Debian's package)")
-def test_what_skopeo_writes_for_docker_is_loaded(store, tmp_path, pulled):
+def test_a_docker_archive_of_skopeo_is_loaded(store, tmp_path, pulled):
     images(store, "save", "-o", str(tmp_path / "saved.tar"), pulled)
     source, goal = f"oci-archive:{tmp_path / 'saved.tar'}", tmp_path / "docker.tar"
     subprocess.run(

@@ -131,7 +131,7 @@ def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse
     assert lines(place / "ends") == ["main", "second", "first"]
 
 
-def test_what_comes_after_a_sidecar_waits_until_it_has_passed_its_startup_probe(pods, cluster, place):
+def test_containers_after_a_sidecar_wait_for_its_startup_probe(pods, cluster, place):
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 60}
     serve = "until [ -e /place/go ]; do sleep 0.05; done; exec python -m http.server 8000"
     inits = [sidecar("server", serve, startupProbe=probe)]
@@ -177,7 +177,7 @@ def test_containers_do_not_see_each_others_processes_otherwise(pods, place):
     assert "32109" not in pods.logs(name, "look")
 
 
-def test_what_a_pod_asks_for_in_vain_is_named(pods):
+def test_an_event_names_unsupported_fields_of_a_pod(pods):
     secured = {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}
     name = pods.running(pod(FOREVER, main=secured, hostUsers=True))["metadata"]["name"]
     event = pods.wait_for_event(name, "UnsupportedFields", "hostUsers is not supported")
@@ -196,7 +196,7 @@ def test_pods_that_come_while_no_kubelet_runs_get_addresses_of_their_own(cluster
     assert len({old, *addresses}) == 4
 
 
-def test_what_probes_have_found_survives_the_kubelet(cluster, pods):
+def test_probe_results_survive_the_kubelet(cluster, pods):
     ready = {"httpGet": {"port": 8000}, "periodSeconds": 600}
     startup = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 30}
     live = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 1}

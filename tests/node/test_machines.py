@@ -134,7 +134,7 @@ def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_re
     eventually(lambda: taints(cluster, node), expected=set())
 
 
-def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_are_not(cluster, pods, switch):
+def test_a_power_failure_empties_volumes_in_memory_and_keeps_disks(cluster, pods, switch):
     volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}, {"name": "disk", "emptyDir": {}}]
     mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes]
     script = "echo found: $(ls /memory) $(ls /disk); touch /memory/ram /disk/disk; echo up; exec sleep 600"
@@ -152,7 +152,7 @@ def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_ar
         eventually(lambda left=left: [path.name for path in left.iterdir()], expected=["main.1"])
 
 
-def test_what_was_switched_off_stays_off_when_the_kubelet_is_killed(cluster, switch):
+def test_a_stopped_node_stays_off_when_the_kubelet_is_killed(cluster, switch):
     switch("stop", "node-2")
     kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()

@@ -96,7 +96,7 @@ def answer_of(cluster, node):
     return {}
 
 
-def test_who_installs_another_metrics_server_keeps_it_and_the_kubelet(cluster):
+def test_another_metrics_server_works_beside_the_kubelet(cluster):
     """As in its published manifest: an APIService without a certificate, which excludes ours."""
     spec = {"group": "metrics.k8s.io", "version": "v1beta1"}
     spec |= {"groupPriorityMinimum": 100, "versionPriority": 100}

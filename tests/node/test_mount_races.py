@@ -261,7 +261,7 @@ async def test_a_parent_of_hidden_directories_cannot_be_renamed_in_the_mount_of_
 
 
 @in_network_namespace
-async def test_hidden_directories_are_covered_or_nothing_is_mounted_while_a_parent_is_renamed(home):
+async def test_hidden_directories_stay_covered_while_a_parent_is_renamed(home):
     def work(root):
         try:
             rootfs._mount_entry(MountSpec("/all", source=str(home), options=("masked",)), root)

@@ -63,7 +63,7 @@ def in_force(pods, *words, expected, **spec):
     eventually(lambda: replies(pods, *words, **spec), expected=expected)
 
 
-def test_what_a_policy_does_not_let_in_is_dropped_whatever_its_way(cluster, pods, web):
+def test_denied_ingress_is_dropped_on_every_path(cluster, pods, web):
     friends = [{"podSelector": {"matchLabels": {"role": "friend"}}}]
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"from": friends}]):
         in_force(pods, *never(ways(web)), expected=["nothing"] * 5)
@@ -89,7 +89,7 @@ def test_a_pod_that_calls_itself_another_ones_mirror_does_not_lift_its_policy(cl
         cluster.kubectl("patch", "pod/forged", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
-def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
+def test_denied_egress_is_dropped_including_dns(cluster, pods, web):
     mine = {"matchLabels": {"role": "confined"}}
     dns = {"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}]}
     dns["ports"] = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
@@ -117,7 +117,7 @@ def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(clus
         assert replies(pods, f"tcp:{running['status']['podIP']}:8080", labels={"role": "later"}) == ["first"]
 
 
-def test_the_next_kubelet_keeps_the_rules_and_removes_those_of_policies_that_are_gone(cluster, pods, web):
+def test_the_next_kubelet_keeps_the_rules_of_existing_policies(cluster, pods, web):
     kubelet = cluster.process("localkube.kubelet")
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
         in_force(pods, *never(ways(web)[:1]), expected=["nothing"])

@@ -42,7 +42,7 @@ def test_pods_share_the_machines_namespaces(cluster, pods):
     )
 
 
-def test_a_link_between_nodes_and_the_isolation_of_one_are_refused_with_their_reasons(cluster):
+def test_links_and_isolation_are_refused_with_the_reason(cluster):
     with pytest.raises(Refused, match="a node cannot be isolated in plain mode"):
         localkube("node", "isolate", cluster.name, "node-1", home=cluster.home)
     with pytest.raises(Refused, match="share the network of this machine"):
@@ -87,7 +87,7 @@ def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(cluster, pods
         cluster.core.delete_namespaced_service("pair", "default")
 
 
-def test_what_a_container_leaves_behind_ends_with_it(cluster, pods):
+def test_background_processes_end_with_their_container(cluster, pods):
     mark = "sleep 98765"
     script = f"({mark} &) ; setsid {mark} & exec sleep 600"
     name = pods.create(pod(script))
@@ -107,7 +107,7 @@ def test_a_command_joins_the_pod_and_ends_with_its_container(cluster, pods):
     assert cluster.kubectl("exec", name, "--", "sh", "-c", "hostname; cat /tmp/mine") == "joined\nhere\n"
 
 
-def test_what_is_not_kept_is_named_by_an_event(cluster, pods):
+def test_an_event_names_unsupported_fields(cluster, pods):
     name = pods.create(
         pod(
             "sleep 600",
@@ -121,7 +121,7 @@ def test_what_is_not_kept_is_named_by_an_event(cluster, pods):
     )
 
 
-def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_what_it_lacks(cluster, pods):
+def test_an_event_says_what_a_static_program_lacks(cluster, pods):
     kubectl = cluster.status["kubectl"]
     main = {"command": [*kubectl, "create", "-f", "/settings/map.yaml", "--dry-run=client", "-o=name"]}
     cluster.core.create_namespaced_config_map(
@@ -142,9 +142,7 @@ def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_wha
 
 
 @pytest.mark.parametrize("victim", ["supervisor", *slow("runtime")])
-def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_of_which_nothing_is_left_after_a_kill(
-    request, victim
-):
+def test_a_machine_without_namespaces_gets_a_plain_cluster(request, victim):
     mark, enter = f"sleep 4{os.getpid()}", restrictions.without_namespaces()
     with state_home(request.config.cache.mkdir("plain-lab")) as home:
         with running_cluster("--nodes", "1", name="killed", home=home, enter=enter) as cluster:

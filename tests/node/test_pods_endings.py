@@ -21,7 +21,7 @@ def test_a_line_that_was_written_in_parts_is_one_line_of_that_message(pods):
     assert terminated(finished)["message"].strip("\n") == "    sys.exit(main())"
 
 
-def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods, cluster):
+def test_a_container_that_exceeds_its_grace_period_is_killed_entirely(pods, cluster):
     name = pods.create(pod(DEAF_CHILD))
     pods.wait_for_line(name, "deaf")
     sleeper = cluster.process("sleep", "98765")

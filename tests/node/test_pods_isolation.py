@@ -29,7 +29,7 @@ def test_the_hosts_files_cannot_be_written(pods):
 
 
 @pytest.mark.namespaces
-def test_what_a_pod_writes_at_the_top_or_in_scratch_places_stays_in_it(pods):
+def test_files_outside_volumes_stay_in_the_pod(pods):
     places = ["/of-a-pod", "/tmp/of-a-pod", "/run/of-a-pod", "/var/tmp/of-a-pod", "/dev/shm/of-a-pod"]
     script = f"touch {' '.join(places)} && ls {' '.join(places)} | wc -l"
     assert pods.output(pod(script)) == "5\n"

@@ -129,7 +129,7 @@ def test_a_pod_has_the_resolver_and_the_name_that_it_asks_for(pods):
 
 
 @pytest.mark.namespaces
-def test_names_of_the_machines_own_server_are_resolved_by_a_pod_that_leaves_the_cluster_out(pods):
+def test_a_pod_with_default_dns_resolves_names_of_the_machines_server(pods):
     script = (
         "grep nameserver /etc/resolv.conf; getent hosts kubernetes.default.svc.cluster.local || echo none"
     )
@@ -154,7 +154,7 @@ def test_pods_reach_each_other_by_address_and_are_on_the_network_of_their_node(p
 
 
 @pytest.mark.namespaces
-def test_who_has_an_address_keeps_its_hardware_address_as_pods_come_and_go(pods):
+def test_a_pod_keeps_its_hardware_address_as_others_come_and_go(pods):
     lasting_ip = pods.running(pod("sleep 600"))["status"]["podIP"]
     suffix = "".join(f":{int(part):02x}" for part in lasting_ip.split("."))
     hardware_addresses = {"10.244.0.1": "0a:58:0a:f4:00:01", lasting_ip: f"0a:58{suffix}"}

@@ -97,7 +97,7 @@ def test_a_container_whose_policy_says_so_is_restarted(cluster, pods):
     pods.wait_for_event(name, "Killing", "Container main resize requires restart")
 
 
-def test_what_does_not_fit_on_the_node_waits_until_there_is_room_or_is_taken_back(cluster, pods):
+def test_a_resize_beyond_the_nodes_room_waits_or_is_revoked(cluster, pods):
     node = cluster.core.read_node("node-1").status.allocatable["cpu"]
     half = f"{int(node.removesuffix('m')) * 6 // 10}m" if node.endswith("m") else f"{int(node) * 600}m"
     neighbour = running(pods, {"requests": {"cpu": half}}, **on_node(1))

@@ -45,7 +45,7 @@ def test_always_runs_again_after_a_good_end(pods):
     assert created["status"]["phase"] == "Running"
 
 
-def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_can_be_read(pods, cluster):
+def test_a_crashing_container_is_backed_off_and_its_last_log_is_readable(pods, cluster):
     name = pods.create(pod(COUNT + "exit 1", restartPolicy="Always", **KEEP))
     created = pods.until(name, waits_to_restart)
     assert created["status"]["phase"] == "Running"

@@ -102,7 +102,7 @@ def test_a_volume_is_seen_in_its_place_by_python_and_by_programs(pod):
     assert shell.stdout == "/data/sub\nhello\nmore\n"
 
 
-def test_a_script_of_a_volume_whose_real_place_is_below_tmp_is_found_by_its_interpreter(pod):
+def test_the_interpreter_finds_a_script_of_a_volume_below_tmp(pod):
     script = pod.volume / "hello"
     script.write_text("#!/bin/sh\ntest -e /tmp/hello || echo hello from $0\n")
     script.chmod(0o755)
@@ -156,7 +156,7 @@ def test_the_pods_name_and_hosts_are_those_of_its_files(pod):
     assert pod.run("sh", "-c", "hostname; hostname -f").stdout == f"digits-0\n{full}\n"
 
 
-def test_names_of_the_cluster_that_do_not_exist_are_refused_without_asking_the_machine(pod):
+def test_unknown_cluster_names_are_not_forwarded_to_the_machine(pod):
     source = "import json, socket\ntry: socket.getaddrinfo('no.default.svc.cluster.local', 1)\n"
     assert pod.python(source + "except socket.gaierror as error: print(json.dumps(error.errno))") == -2
 

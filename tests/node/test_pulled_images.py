@@ -86,7 +86,7 @@ def test_its_status_and_events_are_a_kubelets(pods, registry):
     pods.wait_for_event(again, "Pulled", "already present on machine")
 
 
-def test_what_it_writes_is_its_own_and_nothing_of_the_host_is_seen(pods, registry):
+def test_a_pulled_image_has_an_own_root_without_the_hosts_files(pods, registry):
     write = {"command": ["sh", "-c", "echo mine > /etc/passwd; touch /new; ls /; cat /etc/passwd"]}
     output = pods.output(pod(main=of(registry, "system:1") | write)).splitlines()
     assert "new" in output and output[-1] == "mine"

@@ -115,7 +115,7 @@ def few_streams(monkeypatch):
 
 
 @pytest.mark.timeout(60)
-async def test_what_one_namespace_follows_leaves_logs_to_the_others(few_streams, server, client, view, files):
+async def test_followers_of_one_namespace_leave_streams_to_others(few_streams, server, client, view, files):
     """A follower of its own log; the others' pods are unknown here, and the answer is about them."""
     path = view.started(1)
     path.parent.mkdir()
@@ -147,7 +147,7 @@ async def test_only_the_api_server_may_call(server, authority, tmp_path):
             await answer(client, server + "/healthz")
 
 
-async def test_what_is_missing_says_so(server, client):
+async def test_an_endpoint_that_is_not_implemented_says_so(server, client):
     async with client.post(server + "/run/default/train/trainer", params={"cmd": "ls"}) as response:
         assert response.status == 501
         assert "does not offer run" in await response.text()

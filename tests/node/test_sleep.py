@@ -90,7 +90,7 @@ def test_a_pod_that_runs_and_a_watch_keep_it_awake(cluster):
     wait_until_asleep(cluster)
 
 
-def test_one_whose_supervisor_is_killed_in_its_sleep_starts_again_and_is_deleted_in_its_sleep(cluster):
+def test_a_sleeping_cluster_survives_the_loss_of_its_supervisor(cluster):
     wait_until_asleep(cluster)
     traces = Footprint.of(cluster.root)
     psutil.Process(cluster.status["processes"]["supervisor"]["pid"]).kill()

@@ -187,7 +187,7 @@ async def test_a_message_may_have_megabytes_but_not_fill_the_nodes_memory(cluste
     assert b"\x03" not in channels
 
 
-async def test_what_is_sent_to_a_port_without_a_server_is_not_kept(cluster, target):
+async def test_data_sent_to_a_port_without_a_server_is_not_buffered(cluster, target):
     kubelet = cluster.process("localkube.kubelet")
     async with bare(cluster, target, V4, path="portforward", ports="7999,7001") as sock:
         while b"refused" not in await sock.receive_bytes():

@@ -145,7 +145,7 @@ def test_commands_end_with_the_kubelet_and_containers_do_not(cluster, target):
     eventually(lambda: run(cluster, "exec", target, "--", "echo", "again").stdout, expected=b"again\n")
 
 
-def test_what_a_command_leaves_behind_does_not_keep_kubectl(cluster, target):
+def test_background_processes_of_a_command_do_not_keep_kubectl(cluster, target):
     done = run(cluster, "exec", target, "--", "sh", "-c", "sleep 7101 & echo left")
     assert (done.stdout, done.returncode) == (b"left\n", 0)
     if cluster.status["mode"] == "plain":  # where nobody could tell whose it is
@@ -155,7 +155,7 @@ def test_what_a_command_leaves_behind_does_not_keep_kubectl(cluster, target):
     assert run(cluster, "exec", target, "--", "pkill", "-f", "sleep 7101").returncode == 0
 
 
-def test_who_insists_on_spdy_is_told(cluster, target):
+def test_a_client_that_insists_on_spdy_gets_an_error(cluster, target):
     environment = os.environ | {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
     done = run(cluster, "exec", target, "--", "true", env=environment)
     assert b"this node has exec and attach by WebSocket and not by SPDY" in done.stderr

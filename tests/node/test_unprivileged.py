@@ -187,7 +187,7 @@ def test_without_groups_the_kubelet_ends_a_container_that_takes_too_much_memory(
     assert out_of_memory(warm, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
 
 
-def test_without_groups_what_the_fork_server_has_imported_is_not_the_containers_memory(warm):
+def test_memory_of_the_fork_server_does_not_count_for_a_container(warm):
     source = "import time; time.sleep(1.5); print('stays')"
     finished = warm.finish(limited(source, memory="64Mi"))
     assert "terminated" in state(finished), finished

@@ -76,7 +76,7 @@ async def test_a_configmap_becomes_files_and_follows_changes(api, namespace, cre
     assert (volume.source / "src" / "main.py").read_text() == "print(2)\n"
 
 
-async def test_what_is_missing_is_said_and_appears_when_it_is_there(create, make_pod, volumes):
+async def test_a_missing_source_is_named_and_mounted_once_it_exists(create, make_pod, volumes):
     pod = await make_pod(
         {"name": "c", "configMap": {"name": "later"}},
         {"name": "o", "configMap": {"name": "never", "optional": True}},
@@ -169,7 +169,7 @@ async def test_labels_that_change_reach_the_file(make_pod, volumes):
     assert (source / "labels").read_text() == 'epoch="3"'
 
 
-async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes):
+async def test_volumes_that_need_a_driver_are_refused_by_name(make_pod, volumes):
     pod = await make_pod({"name": "v", "gitRepo": {"repository": "r"}})
     with pytest.raises(VolumeError, match="of kind gitRepo need a driver .* use a persistentVolumeClaim"):
         await volumes.prepare(pod)
@@ -215,7 +215,7 @@ def test_a_sub_path_is_not_made_in_a_volume_that_is_read_only(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777, 0o2770, 0o2777])
-def test_who_may_write_to_a_volume_may_write_to_a_sub_path_that_is_made_in_it(tmp_path, mode):
+def test_a_created_sub_path_is_as_writable_as_its_volume(tmp_path, mode):
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(mode)
     container = {"volumeMounts": [{"name": "data", "mountPath": "/x", "subPath": "mine/deep"}]}

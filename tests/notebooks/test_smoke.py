@@ -77,7 +77,7 @@ def namespaces(cluster):
 
 
 @pytest.mark.slow
-def test_an_administrator_gets_a_namespace_for_the_run_and_a_bundle_when_a_notebook_fails(
+def test_a_failed_notebook_of_an_administrator_leaves_a_bundle(
     make_notebook, smoke, finish, read_report, local_cluster, tmp_path
 ):
     make_notebook("07_fails", CONNECT, LAUNCH, "first = 1\nassert first == 2, 'one is not two'", "never = 1")

@@ -66,7 +66,7 @@ def test_an_image_is_built_pushed_and_pulled_by_its_digest(registry, dockerfile)
 
 
 @with_engine
-def test_without_a_registry_the_image_stays_here_and_the_engines_words_are_in_an_error(dockerfile):
+def test_an_image_without_a_registry_stays_local(dockerfile):
     image = kit.build_image("trainyard-test/greeting", tag="1", dockerfile=dockerfile)
     docker("rmi", "--force", image.name)
     assert image.reference == "trainyard-test/greeting:1"
@@ -139,7 +139,7 @@ IGNORES = [
 
 @with_engine
 @pytest.mark.parametrize("ignore", IGNORES)
-def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
+def test_the_build_context_excludes_what_the_engine_excludes(tmp_path, ignore):
     for path in (tmp_path / name for name in TREE.split()):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -194,7 +194,7 @@ def builds(monkeypatch):
 
 
 @with_engine
-def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_written(
+def test_a_login_to_the_clusters_registry_writes_no_configuration(
     tmp_path, tmp_path_factory, dockerfile, monkeypatch
 ):
     folder = tmp_path_factory.mktemp("aside")
@@ -224,9 +224,7 @@ def test_an_engine_here_is_not_asked_where_the_cluster_is_in_a_cloud(dockerfile,
     assert len(builds) == 1
 
 
-def test_without_an_engine_a_cluster_at_a_cloud_builds_with_the_login_of_its_registry(
-    dockerfile, monkeypatch, tmp_path, builds
-):
+def test_a_clouds_cluster_builds_without_an_engine(dockerfile, monkeypatch, tmp_path, builds):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
     cluster = SimpleNamespace(registry=OwnRegistry("registry.example", "x"))
     image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"})

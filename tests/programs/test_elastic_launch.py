@@ -59,7 +59,7 @@ def test_flags_that_cannot_work_are_refused_with_the_reason(capsys, flags, word)
     assert word in capsys.readouterr().err
 
 
-def test_a_trainer_that_fails_is_started_again_so_often_and_then_given_up_with_the_reason(tmp_path):
+def test_a_failing_trainer_is_restarted_up_to_its_limit(tmp_path):
     done = launch(
         "import os; print(os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True); raise SystemExit(9)",
         tmp_path,

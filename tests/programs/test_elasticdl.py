@@ -143,7 +143,7 @@ def test_on_a_cloud_the_zoo_is_the_one_in_the_image(elasticdl, monkeypatch):
         ({"loss": "cost"}, r"does not define cost\(labels, predictions\)"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(elasticdl, flags, words):
+def test_unusable_flags_are_refused_with_a_fix(elasticdl, flags, words):
     status, output = elasticdl("train", **TRAIN | {"yaml": "job.yaml"} | flags)
     assert status != 0 and not Path("job.yaml").exists()
     assert re.search(words, output, re.DOTALL), output

@@ -54,7 +54,7 @@ def test_a_wrong_failure_or_rank_gets_a_hint_that_does_not_say_the_right_one(see
         ({"a": ("out of memory", 1)}, "is none of deadlock, loader, memory, nan, straggler"),
     ],
 )
-def test_what_is_no_answer_says_how_one_looks(answers, words):
+def test_an_answer_of_the_wrong_form_gets_an_example(answers, words):
     assert words in advice(answers)["a"]
 
 

@@ -105,7 +105,7 @@ def test_a_wrong_answer_is_told_what_to_do(number, old, new, words, check):
         (" / 255", " / 255 * 0.5", "not a byte divided by 255"),
     ],
 )
-def test_what_follows_from_a_mistake_is_not_called_one_of_its_own(old, new, words):
+def test_consequences_of_a_mistake_are_not_reported_as_mistakes(old, new, words):
     wrong_rows = [row for row in variant("04", old, new) if row.right is False]
     assert [words in row.advice for row in wrong_rows] == [True], wrong_rows
 
@@ -227,7 +227,7 @@ def test_nothing_of_an_untouched_stub_is_right(notebook, source, monkeypatch):
         ("07", re.compile("x"), "should be a string"),
     ],
 )
-def test_what_is_no_answer_says_how_one_looks(number, answer, words):
+def test_an_answer_of_the_wrong_form_gets_an_example(number, answer, words):
     (name,) = exercises.load(number).answers
     assert words in advice(kit.check(number, **{name: answer}))
 

@@ -49,7 +49,7 @@ def test_processes_run_here_with_the_modules_beside_the_notebook_and_are_measure
     run.delete()
 
 
-def test_of_several_ranks_here_the_one_that_failed_by_itself_is_named_with_the_learners_own_line():
+def test_the_rank_that_failed_first_is_named_with_the_learners_line():
     """torchrun and torch both put the rank before each line of such a traceback."""
     run = kit.torchrun(fail_on_rank_1, processes_per_node=2)
     line = Path(__file__).read_text().splitlines().index('        raise ValueError("bad label 12")') + 1
@@ -61,7 +61,7 @@ def test_of_several_ranks_here_the_one_that_failed_by_itself_is_named_with_the_l
     run.delete()
 
 
-def test_a_function_is_called_in_a_world_of_one_process_and_the_environment_is_restored():
+def test_a_function_runs_in_a_world_of_one_process():
     before = dict(os.environ)
     with kit.single_process():
         assert world_size() == 1

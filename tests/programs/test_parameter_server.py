@@ -121,7 +121,7 @@ def test_a_minibatch_is_applied_once_however_often_it_is_pushed():
     assert push(shard, 17) == DUPLICATE  # epoch 0 is over
 
 
-def test_a_gradient_too_far_behind_or_from_before_a_restart_is_refused_and_may_come_again():
+def test_a_stale_gradient_is_refused_and_may_be_pushed_again():
     shard = make_shard(bound=2)
     assert push(shard, 0, incarnation=shard.incarnation ^ 1) == STALE
     for minibatch in range(3):
@@ -199,7 +199,7 @@ def test_a_restored_shard_goes_on_as_the_one_that_was_saved(tmp_path, optimizer)
     assert values(restored) == values(shard)
 
 
-def test_what_is_kept_for_later_is_not_in_a_checkpoint():
+def test_pending_gradients_are_not_in_a_checkpoint():
     shard = make_shard(grads_to_wait=3)
     push(shard, 0)
     push(shard, 1)
@@ -316,5 +316,5 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
-def test_what_a_minibatch_frees_is_not_taken_from_the_kernel_again():
+def test_memory_freed_by_a_minibatch_is_reused_without_page_faults():
     assert int(run_python(PAGE_FAULTS, "keep")) * 3 < int(run_python(PAGE_FAULTS))

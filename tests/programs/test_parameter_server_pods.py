@@ -72,7 +72,7 @@ def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
     ]
 
 
-def test_who_cannot_know_that_the_job_is_over_is_deleted_at_its_end_and_waits_for_no_master():
+def test_pods_that_outlive_the_master_are_deleted_at_the_jobs_end():
     cluster = Cluster()
     _, processes, _ = make(cluster, workers=4, servers=2)
     cluster.end(WORKER, 0, "finished")
@@ -109,7 +109,7 @@ def test_a_new_master_adopts_what_runs_and_starts_what_is_missing():
     assert cluster.running(WORKER) == [1, 6, 8]
 
 
-def test_what_cannot_be_made_now_is_made_later_under_the_same_index():
+def test_a_pod_that_cannot_be_created_now_is_created_later():
     cluster = Cluster()
     cluster.full = True
     _, processes, _ = make(cluster)

@@ -47,7 +47,7 @@ def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epo
         assert task_states(job) == {"doing", "done", "todo"}
 
 
-def test_gradients_are_waited_for_and_averaged_and_the_rest_at_the_end_is_not_forgotten(tmp_path):
+def test_a_server_averages_the_gradients_it_waits_for_and_the_rest(tmp_path):
     flags = {"epochs": 1, "minibatch": 4, "minibatches_per_task": 4, "grads_to_wait": 2, "workers": 2}
     with LocalJob(tmp_path, records=60, lr=1.0, **flags) as job:  # 15 minibatches: one remains
         job.start("master", "server", "worker", "worker-1")

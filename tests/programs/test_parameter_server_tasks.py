@@ -234,7 +234,7 @@ STEPS = st.tuples(st.sampled_from(["next", "report", "lost"]), st.integers(0, 2)
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_an_evaluation_ends_with_its_last_worker_whoever_was_lost_and_reported_after_all(steps):
+def test_an_evaluation_ends_with_its_last_worker(steps):
     evaluation, has = Evaluation(1, records=25, size=10, step=7), {}
     for now, (step, worker) in enumerate(steps):
         if step == "next":

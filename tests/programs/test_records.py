@@ -75,7 +75,7 @@ def test_images_of_many_sizes_make_no_records(prepare):
 
 
 @pytest.mark.parametrize("content", [None, b"no array", "table"])
-def test_what_are_no_records_is_refused_with_what_makes_them(reader, tmp_path, content):
+def test_files_that_are_no_records_are_refused_with_the_fix(reader, tmp_path, content):
     path = tmp_path / "mnist" / "records" / "train.npy"
     path.parent.mkdir(parents=True)
     if content == "table":

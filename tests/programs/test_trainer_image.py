@@ -136,7 +136,7 @@ def test_a_trainer_runs_with_its_declared_packages_alone(trainer, flags, tmp_pat
     assert "eval" in events or trainer.stem in (*MEASURES, "axes", "gpt", "failing")
 
 
-def test_what_is_not_declared_cannot_be_imported_there(tmp_path):
+def test_undeclared_packages_cannot_be_imported_in_the_image(tmp_path):
     python = only_declared(QUICK, tmp_path)
     assert run(python, "-c", "import numpy").returncode == 0
     for absent in ("kitlib", "matplotlib", "kubernetes", "sklearn"):
@@ -149,7 +149,7 @@ def declared_for_the_image(program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_program_in_pods_declares_what_it_and_the_modules_beside_it_import_and_nothing_else(program):
+def test_a_program_in_pods_declares_exactly_its_imports(program):
     package = program.name == "__init__.py"
     names = set().union(*map(imports, program.parent.glob("*.py") if package else [program]))
     names |= BY_TORCH.get(program.stem, set())
@@ -197,7 +197,7 @@ def test_the_packages_of_the_image_can_be_installed_beside_the_torch_of_its_base
     assert {line.split("==")[0] for line in resolved - {*expected, *listed}} <= base
 
 
-def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_are_pinned():
+def test_the_base_image_has_the_pinned_torch_and_cuda():
     torch, cuda = PINS["torch"], ".".join(PINS["cuda-toolkit"].split(".")[:2])
     text = DOCKERFILE.read_text()
     assert f"\nARG TORCH={torch}\nARG CUDA={cuda}\n" in text
@@ -211,7 +211,7 @@ def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_a
     assert f"\nARG TORCH={torch}\nARG TORCHVISION={PINS['torchvision']}\n" in arm64
 
 
-def test_what_a_launch_expects_in_the_official_image_is_what_its_packages_bring():
+def test_a_launch_expects_exactly_the_packages_of_the_official_image():
     official = {canonicalize_name(name) for name in image_packages(config.DEFAULT_IMAGE)}
     brought = metadata.packages_distributions().items()
     names = {module for module, items in brought if {canonicalize_name(item) for item in items} & official}

@@ -89,7 +89,7 @@ def test_two_ranks_count_every_test_image_once():
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_over_a_slow_link_accumulation_is_a_larger_batch_and_all_methods_learn_with_fewer_exchanges():
+def test_all_methods_for_slow_links_learn_with_fewer_exchanges():
     cases = {"ddp": (1, 40), "accumulate": (4, 10), "fp16": (1, 40), "powersgd": (1, 40), "diloco": (4, 10)}
     losses, exchanges = {}, {}
     for method, (batches, size) in cases.items():
@@ -153,7 +153,7 @@ def test_mnist_that_is_not_whole_is_a_clear_error(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(250)
-def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_and_changes_no_loss():
+def test_a_simulated_accelerator_takes_time_and_changes_no_loss():
     flags = ["digits_ddp", "--epochs=1", "--log-every=1"]
     runs = {}
     for ranks, ms in ((1, 0), (1, 2), (2, 2)):

@@ -40,7 +40,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_was_saved_is_found_again_and_the_two_newest_are_kept(tmp_path):
+def test_the_two_newest_checkpoints_are_kept_and_found(tmp_path):
     folder = tmp_path / "new" / "folder"
     logs = saved(folder)
     assert [(event["epoch"], event["step"]) for event in logs] == [(0, 10), (1, 20), (1, 30)]
@@ -148,7 +148,7 @@ def die_while_writing(folder):
     checkpoints.write(folder / "epoch-0000-step-00000009.pt", {"format": 1})
 
 
-def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_next(tmp_path):
+def test_a_partial_checkpoint_is_ignored_and_removed_by_the_next(tmp_path):
     process = multiprocessing.get_context("fork").Process(target=die_while_writing, args=(tmp_path,))
     process.start()
     process.join(120)

@@ -57,7 +57,7 @@ def test_between_two_rungs_of_the_ladder_only_the_lesson_differs(pair):
     assert differ == LESSONS[pair] | {"parse_settings", "main"}
 
 
-def test_images_are_read_in_order_with_their_colours_in_place_and_a_limit_takes_the_first(data):
+def test_images_are_read_in_order_with_their_colours(data):
     images, labels = ddp.read_images(data, train=True)
     assert images.dtype == torch.uint8
     assert images.shape == (200, 32, 32, 3)
@@ -241,7 +241,7 @@ def test_the_test_job_prints_accuracies_in_the_words_of_the_eks_workshop(capsys)
         ),
     ],
 )
-def test_what_is_missing_or_broken_is_said_with_what_to_do(module, flags, words, data, run_trainer, tmp_path):
+def test_missing_and_broken_files_are_named_with_a_fix(module, flags, words, data, run_trainer, tmp_path):
     torn = write_cifar10(tmp_path / "torn")
     (torn / "cifar-10-batches-py" / "test_batch").write_bytes(b"half")
     places = {"tmp": tmp_path, "data": data, "torn": torn}

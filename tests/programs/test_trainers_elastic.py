@@ -131,9 +131,7 @@ def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(run_train
     assert {step: reference[step] for step in range(30, 92)} == steps_by_number(rest)
 
 
-def test_a_checkpoint_of_other_values_ends_it_with_a_word_and_a_status_for_the_launcher(
-    run_trainer, tmp_path, capsys
-):
+def test_a_checkpoint_of_other_settings_ends_the_trainer_with_a_status(run_trainer, tmp_path, capsys):
     flags = ["--epochs=1", f"--checkpoint-dir={tmp_path}"]
     run_trainer(digits, *flags)
     with pytest.raises(SystemExit) as ended:

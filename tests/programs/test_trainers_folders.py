@@ -40,7 +40,7 @@ def test_the_networks_are_torchvisions(name, millions):
     assert round(counted / 1e6, 1) == millions
 
 
-def test_what_is_no_image_or_not_there_is_named(tmp_path):
+def test_missing_and_unreadable_images_are_named(tmp_path):
     data = write_folders(tmp_path)
     torn = data / "tiny-imagenet-200" / "val" / "n1" / "images" / "3.JPEG"
     torn.write_bytes(b"half")

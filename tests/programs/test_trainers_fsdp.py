@@ -69,7 +69,7 @@ def test_the_ranks_parts_add_up_to_what_each_rank_of_ddp_holds(ddp, fsdp):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_checkpoint_of_two_ranks_resumes_on_two_as_if_nothing_had_happened_and_on_one(data, fsdp, tmp_path):
+def test_a_checkpoint_of_two_ranks_resumes_on_two_and_on_one(data, fsdp, tmp_path):
     _, saved, folder = fsdp
     checkpoints = folder / "checkpoints"
     (checkpoints / "epoch-0002" / ".metadata").unlink()  # as if it had been killed while it saved

@@ -61,7 +61,7 @@ def test_each_way_to_train_on_two_ranks_has_the_losses_of_one_process(flags, sin
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_two_ranks_have_saved_is_resumed_by_one_and_each_held_a_half(single, tmp_path):
+def test_one_rank_resumes_the_sharded_checkpoint_of_two(single, tmp_path):
     flags = ["--parallel=fsdp", f"--checkpoint-dir={tmp_path / 'checkpoint'}"]
     before = train(2, *flags, "--stop-after=3", "--save-every=2")
     saves = of_kind(before, "checkpoint")
@@ -92,7 +92,7 @@ def test_low_precision_and_activation_checkpointing_keep_less(single):
     assert low["parameters_bytes"] == plain["parameters_bytes"]
 
 
-def test_the_text_is_the_standard_librarys_and_steps_have_the_same_sequences_on_any_ranks(monkeypatch):
+def test_steps_have_the_same_sequences_for_any_number_of_ranks(monkeypatch):
     gpt = load_trainer("gpt")
     text, settings = gpt.read_text(), gpt.parse_settings(["--context=8", "--batch-size=4"])
     assert int(text.max()) < 128

@@ -153,7 +153,7 @@ def entry(name, kind=tarfile.REGTYPE, link=""):
     ],
     ids=lambda members: " ".join(f"{member.name}:{member.linkname}" for member in members),
 )
-def test_what_a_pods_tar_sends_stays_in_its_folder(members, tmp_path):
+def test_an_archive_from_a_pod_is_extracted_only_below_its_folder(members, tmp_path):
     """CVE-2018-1002100, CVE-2019-1002101, CVE-2019-11246, CVE-2019-11249, CVE-2019-11251 of kubectl cp."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

@@ -156,7 +156,7 @@ time.sleep(600)
 """
 
 
-def test_connections_of_a_pod_to_every_port_of_the_cluster_take_no_memory_of_the_kubelet(cluster, pods, ada):
+def test_connections_to_every_port_take_no_memory_of_the_kubelet(cluster, pods, ada):
     kubelet = next(process for process in cluster.processes() if "localkube.kubelet" in process.cmdline())
     with undisturbed(cluster, pods):
         before = kubelet.memory_info().rss
@@ -330,7 +330,7 @@ def test_nothing_of_a_neighbour_ends_or_is_refused_during(name, cluster, kube, n
     assert record.problems == []
 
 
-def test_what_one_namespace_has_the_kubelet_compute_and_request_ends_nothing_of_another(
+def test_work_of_the_kubelet_for_one_namespace_does_not_stop_another(
     cluster, kube, neighbour, record_property
 ):
     record = attack(cluster, kube, neighbour, OF_THE_KUBELET, starts=1)

@@ -103,7 +103,7 @@ def test_headers_of_the_size_of_a_small_book_are_refused():
         list(spdy.SpdyFramer().feed(frame))
 
 
-async def test_what_is_sent_before_a_connection_is_established_waits_at_the_client():
+async def test_data_sent_before_a_connection_is_up_waits_at_the_client():
     async def connect(port):
         await asyncio.Event().wait()
 
@@ -117,7 +117,7 @@ async def test_what_is_sent_before_a_connection_is_established_waits_at_the_clie
                     await sock.send_bytes(frame)
 
 
-async def test_what_many_pods_connections_do_not_read_waits_at_the_client():
+async def test_data_that_pods_do_not_read_waits_at_the_client():
     """Each of these alone would be within the limit."""
     quiet = await asyncio.start_server(lambda reader, writer: asyncio.Event().wait(), "127.0.0.1", 0)
     port = quiet.sockets[0].getsockname()[1]

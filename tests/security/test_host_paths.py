@@ -33,7 +33,7 @@ def test_a_link_in_the_nodes_own_directory_does_not_lead_out_of_it(cluster, pods
     next((cluster.root / "nodes").glob("*/plugins")).unlink()
 
 
-def test_what_the_node_has_in_its_own_directory_is_shown_by_links_as_well(cluster, pods):
+def test_links_within_the_nodes_directory_can_be_mounted(cluster, pods):
     script = "mkdir -p /host/there && echo hello > /host/there/file && ln -sfn there /host/by && echo made"
     assert pods.output(mounting(KUBELET, script)) == "made\n"
     assert pods.output(mounting(f"{KUBELET}/by", "cat /host/file")) == "hello\n"
@@ -70,8 +70,6 @@ def test_the_clusters_directory_is_hidden_by_whatever_name_its_parent_has(cluste
 
 
 @pytest.mark.parametrize("path", ["/proc/self/root", "/proc/1/root"])
-def test_a_path_through_what_a_process_has_open_is_no_other_way_to_the_clusters_directory(
-    cluster, pods, path
-):
+def test_a_path_through_proc_does_not_reach_the_clusters_directory(cluster, pods, path):
     name = pods.create(mounting(f"{path}{cluster.root}/pki", "find /host", kind="Directory"))
     pods.wait_for_event(name, "FailedMount", "belongs to the local cluster itself")

@@ -148,7 +148,7 @@ def test_no_redirect_and_no_realm_leads_to_the_loopback(pull, way, host):
         assert "secret" not in done.message
 
 
-def test_what_a_registry_says_is_not_repeated(pull):
+def test_errors_do_not_repeat_a_registrys_answer(pull):
     def reveal(request, path):
         body = json.dumps({"errors": [{"code": SECRET, "message": SECRET, "detail": SECRET}]}).encode()
         request.answer(next(statuses, 418), body, X_Secret=SECRET)
@@ -198,7 +198,7 @@ def test_a_mirror_for_all_registries_lists_none_of_those_that_pods_name(pull):
 
 
 @pytest.mark.namespaces
-def test_a_pod_s_image_reaches_nothing_on_the_machine_and_its_event_says_nothing_of_it(pods):
+def test_an_image_reference_reaches_nothing_on_the_machine(pods):
     with listening() as server:
         reference = f"127.0.0.1:{server.port}/a/b:1"
         name = pods.create(pod(main={"image": reference, "command": ["true"]}))

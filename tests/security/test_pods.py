@@ -93,7 +93,7 @@ for port in (2379, 6443, 10250):
 """
 
 
-def test_in_the_nodes_network_the_kubelet_wants_a_certificate_and_the_clusters_servers_are_elsewhere(pods):
+def test_the_kubelet_requires_a_certificate_in_the_nodes_network(pods):
     lines = pods.output(pod(main=python(WITHOUT_A_CERTIFICATE), hostNetwork=True)).splitlines()
     etcd, api, kubelet = (line.split(maxsplit=1)[1] for line in lines)
     assert (etcd, api) == ("Connection refused", "Connection refused")
@@ -131,7 +131,7 @@ def test_a_pod_that_fills_its_scratch_directory_takes_disk_and_not_memory(cluste
     eventually(written.exists, expected=False)
 
 
-def test_what_the_last_pods_leave_does_not_keep_the_cluster_from_being_deleted(cluster, pods):
+def test_leftovers_of_the_last_pods_do_not_prevent_deletion(cluster, pods):
     """The cluster is deleted after this test, the last one."""
     claim(cluster, "left")
     pods.finish(digging("claimed", persistentVolumeClaim={"claimName": "left"}))

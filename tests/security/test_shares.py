@@ -47,7 +47,7 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_the_gateway_finds_the_last_namespace_of_an_address_and_a_new_time_of_the_file(tmp_path, monkeypatch):
+def test_the_gateway_finds_the_latest_namespace_of_an_address(tmp_path, monkeypatch):
     monkeypatch.setattr(fair_shares, "MAX_ADDED", 2)
     file, times, sizes = tmp_path / "namespaces", set(), []
     file.write_text("10.244.9.9 of-an-earlier-kubelet\n")

@@ -27,7 +27,7 @@ if "localkube.kubelet" in sys.orig_argv:
 
 
 @pytest.mark.slow
-def test_a_pod_that_makes_the_loop_stand_still_fails_after_two_times_and_others_run_on(request, tmp_path):
+def test_a_pod_that_blocks_the_event_loop_twice_fails(request, tmp_path):
     tmp_path.joinpath("sitecustomize.py").write_text(STALL)
     with (
         state_home(request.config.cache.mkdir("security")) as home,

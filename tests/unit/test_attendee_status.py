@@ -47,7 +47,7 @@ def cell(source, error=None):
     return SimpleNamespace(info=info, raw_cell=source, error_in_exec=error, error_before_exec=None)
 
 
-def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_was_before():
+def test_a_cell_of_several_notebooks_belongs_to_the_last_one():
     assert locate("run.plot()\n", NotebookPosition("another"), COURSE).cell == 4
     assert locate("import kitlib as kit", NotebookPosition("06_data_parallel"), COURSE).of == 5
     unknown = locate("import kitlib as kit", NotebookPosition("another"), COURSE)
@@ -90,7 +90,7 @@ def test_where_nobody_wants_to_know_a_teller_asks_once(status):
 @pytest.mark.parametrize(
     "error", [ClusterUnreachable("gone", about="cluster", fix="wait"), ZeroDivisionError("a bug of ours")]
 )
-def test_what_goes_wrong_with_telling_is_nobodys_trouble(error):
+def test_errors_while_reporting_do_not_reach_the_notebook(error):
     kube = Recorder(error)
     reporter = ProgressReporter(kube, course=lambda: COURSE)
     reporter.cell_started(cell("run.plot()"))
@@ -155,7 +155,7 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
     ],
     ids=lambda text: text[:40],
 )
-def test_what_somebody_has_spoiled_is_left_out(text):
+def test_unreadable_progress_is_left_out(text):
     assert attendee_status.read({"05_indexed_job": text, "06_data_parallel": report_of(1, 5)})[0].cell == 1
     assert len(attendee_status.read({"05_indexed_job": text})) == 0
     namespaces, places = zip(room("ada", **{"05_indexed_job": text}), room("bob"), strict=True)
@@ -193,7 +193,7 @@ def test_pods_of_one_that_cannot_be_read_leave_the_others_rows_as_they_are():
     assert bob["notebook"] == "00_start"
 
 
-def test_what_somebody_reports_takes_no_more_than_a_row():
+def test_an_attendees_report_takes_a_single_row():
     """Names, errors and messages are theirs: no control characters, HTML, turned text or flood."""
     flood = {f"{number:02}_own": report_of(1, 2) for number in range(3000)}
     evil = {"05_indexed_job": report_of(3, 4, "failed", EVIL + "x" * 100, "2030-01-01T11:59:30Z")}

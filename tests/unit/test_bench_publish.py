@@ -107,7 +107,7 @@ def test_a_pause_ends_with_the_next_step_of_any_worker_or_not_at_all(end, failed
     assert read.workers[1] == (-0.2, -0.1)
 
 
-def test_a_pause_before_the_fault_does_not_count_and_steps_long_before_it_are_not_kept():
+def test_pauses_before_the_fault_do_not_count():
     steps = Timeline.around_fault([[-9, -4, -0.1, 0.2, 0.3]])
     assert (steps.pause, steps.workers) == ((-0.1, 0.2), ((-4, -0.1, 0.2, 0.3),))
 

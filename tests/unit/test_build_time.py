@@ -32,7 +32,7 @@ def test_the_speed_of_this_machine_is_measured_in_a_moment():
         (2680, 300.0, "2,680 packages compiled, now linking"),
     ],
 )
-def test_what_is_left_goes_by_the_rate_so_far_and_no_count_is_above_its_total(packages, seconds, text):
+def test_the_remaining_time_follows_the_rate_so_far(packages, seconds, text):
     assert build_time.progress(packages, 2673, seconds) == text
 
 

@@ -22,7 +22,7 @@ def test_the_most_certain_cause_comes_first_and_of_those_the_earliest():
     ]
 
 
-def test_a_consequence_is_ruled_out_by_the_cause_and_shown_where_it_is_all_that_is_known():
+def test_a_cause_rules_out_its_consequences():
     lost = cause("rank 0", "lost its connection", certainty=0)
     (first,) = causes(Facts(), [lambda _: [lost, cause()]])
     assert (first.who, first.ruled_out) == ("rank 1", ("rank 0 lost its connection: a consequence",))

@@ -63,7 +63,7 @@ def test_the_rank_that_holds_up_the_others_is_named(row):
     assert "nothing was written for 90 s" in cause.evidence
 
 
-def test_ranks_that_wait_for_more_than_there_are_are_named_by_what_they_say_themselves():
+def test_ranks_that_wait_for_too_many_others_are_named():
     ranks = [state(number, joining=Joining(number, 3), world_size=2) for number in range(2)]
     (cause,) = causes_of(*ranks)
     assert (cause.kind, cause.line[:57]) == (

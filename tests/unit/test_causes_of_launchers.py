@@ -46,7 +46,7 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
-def test_what_keeps_the_nodes_of_torchrun_from_meeting_is_named(row, phase):
+def test_the_reason_for_a_failed_rendezvous_of_torchrun_is_named(row, phase):
     flags, env, line = ROWS[row]
     assert lines(*(pod(rank, *words, env=env) for rank, words in enumerate(flags)), phase=phase) == [line]
 

@@ -86,7 +86,7 @@ ALONE = {names.RANKS_ALONE: "train.py: nothing in it forms a process group"}
 
 
 @pytest.mark.parametrize("together", ["GLOBAL_RANK: 0, MEMBER: 1/2", "NCCL version 2.30", "world_size=2"])
-def test_what_the_launch_has_read_stands_unless_the_ranks_say_that_they_met(together):
+def test_ranks_that_never_met_are_reported_unless_their_logs_show_it(together):
     assert kinds(["loss 0.5"], ["loss 0.5"], notes=ALONE) == ["NeverMet"]
     assert kinds(["loss 0.5", together], ["loss 0.5"], notes=ALONE) == []
 

@@ -148,7 +148,7 @@ def test_a_broken_connection_is_a_consequence_of_the_rank_that_ended_otherwise(w
     assert any("pod x-1 on node-1" in text for text in cause.evidence)
 
 
-def test_of_several_ranks_in_a_pod_the_one_that_was_killed_is_named_by_its_own_number():
+def test_the_killed_rank_of_a_pod_with_several_is_named():
     logs = {0: lost(0, 1) + lost(1, 1) + torchrun(0, 1, closed=[1]), 1: torchrun(3, -9, closed=[2])}
     cause = first([pod(0, processes=2), pod(1, reason="OOMKilled", processes=2)], logs)
     assert (cause.kind, cause.rank) == ("OOMKilled", 3)
@@ -157,7 +157,7 @@ def test_of_several_ranks_in_a_pod_the_one_that_was_killed_is_named_by_its_own_n
     assert cause.line == "rank 3 failed first: it was killed (SIGKILL)"
 
 
-def test_a_rank_that_torchrun_told_to_end_while_it_ended_is_found_by_the_address_that_others_lost():
+def test_a_rank_that_torchrun_ended_is_found_by_the_lost_address():
     logs = {
         0: lost(0, 1) + torchrun(0, 1, closed=[1]),
         1: ["the data is not there", *lost(2, 1), *torchrun(2, 1, closed=[3])],
@@ -335,7 +335,7 @@ def test_a_pod_that_was_deleted_for_the_failure_of_another_is_no_cause():
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_traceback_that_an_elastic_run_survived_is_not_the_cause_of_a_later_failure(processes):
+def test_a_survived_traceback_is_not_the_cause_of_a_later_failure(processes):
     """torchrun has restarted the ranks since; only its last report is the table of its end."""
     traceback_lines = [
         "Traceback (most recent call last):",
@@ -355,7 +355,7 @@ def test_a_traceback_that_an_elastic_run_survived_is_not_the_cause_of_a_later_fa
     assert cause.line == "rank 1 failed first: KeyError: 'label'"
 
 
-def test_who_killed_a_rank_is_evidence():
+def test_the_sender_of_a_kill_is_evidence():
     event = {"reason": "Killed", "message": "rank 1 was killed", "metadata": {"creationTimestamp": SECOND}}
     event["involvedObject"] = {"kind": "Pod", "name": "x-1", "uid": "uid-1"}
     cause = first([pod(1, code=137)], {}, events=[event])

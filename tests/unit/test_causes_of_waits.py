@@ -94,7 +94,7 @@ def test_an_unhealthy_node_is_named_with_its_ranks():
     assert "is short of disk" in shown[1].what
 
 
-def test_who_may_not_read_nodes_learns_of_a_lost_one_from_the_pod():
+def test_a_user_who_may_not_read_nodes_learns_of_a_lost_one_from_the_pod():
     ready = [objects.condition("Ready", "False"), objects.condition("ContainersReady")]
     (cause,) = causes_of(nodes.RULES, pods=[pod(conditions=ready)])
     assert (cause.kind, cause.who) == ("NodeNotReady", "node n (rank 0)")
@@ -164,7 +164,7 @@ def test_a_job_past_its_deadline_that_its_operator_forgot_is_named():
     assert "past its activeDeadlineSeconds of 60" in cause.what
 
 
-def test_a_job_that_its_operator_has_given_up_names_the_limit_and_not_the_pods_that_it_deleted():
+def test_a_job_given_up_by_its_operator_names_the_limit():
     limit = "it has reached the specified backoff limit"
     failed = objects.condition("Failed", message=limit, lastTransitionTime=objects.SINCE)
     item = main("PyTorchJob", status={"conditions": [failed]})
@@ -177,7 +177,7 @@ def test_a_job_that_its_operator_has_given_up_names_the_limit_and_not_the_pods_t
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_what_a_controller_tried_again_is_no_cause(phase):
+def test_an_error_that_a_controller_retried_is_no_cause(phase):
     about = {"involvedObject": {"kind": "Endpoints", "name": "digits"}, "lastTimestamp": objects.SINCE}
     event = {"reason": "FailedToCreateEndpoint", "type": "Warning", "metadata": {}} | about
     event["message"] = 'Failed to create endpoint for service ada/digits: endpoints "digits" already exists'

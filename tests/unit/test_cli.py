@@ -199,7 +199,7 @@ PYTHON = re.compile(
 )
 
 
-def test_what_every_error_advises_is_a_command_in_a_terminal():
+def test_every_fix_is_a_command_in_a_terminal():
     checked = 0
     for place, text in advised():
         bare = PYTHON.search(CODE.sub("", text))

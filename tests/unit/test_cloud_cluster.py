@@ -41,7 +41,7 @@ def create(nodes=2, *, recreate=False, **options):
     return MoonCluster.create("lab", shape, recreate=recreate)
 
 
-def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_secret(account):
+def test_a_cluster_is_reached_by_a_kubeconfig_without_a_secret(account):
     cluster = create()
     assert account.calls == [("create", part) for part in ("network", "cluster", "nodes")] + [
         ("install", "addons")
@@ -55,7 +55,7 @@ def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_s
     assert json.loads(cluster.kubeconfig.with_name("lab.json").read_text()) == {"region": "moon-1"}
 
 
-def test_clusters_of_one_name_in_two_places_have_a_kubeconfig_each_and_one_is_forgotten_alone(account):
+def test_clusters_of_one_name_in_two_places_have_a_kubeconfig_each(account):
     cluster = create()
     elsewhere = MoonCluster("lab", Account())
     elsewhere.session.region = "moon-2"
@@ -72,7 +72,7 @@ def test_clusters_of_one_name_in_two_places_have_a_kubeconfig_each_and_one_is_fo
     assert MoonCluster.list() == [] and not second.exists()
 
 
-def test_what_many_write_at_once_is_one_whole_file(account):
+def test_concurrent_writes_of_a_kubeconfig_leave_one_complete_file(account):
     where, texts = {"region": "moon-1"}, [{"server": str(number) * 5000} for number in range(8)]
     threads = [
         threading.Thread(target=MoonCluster.store.write_kubeconfig, args=("lab", where, text))
@@ -125,14 +125,14 @@ def test_a_budget_counts_the_clusters_that_are_there_until_their_ends(account):
         MoonCluster.create("other", Shape(2, options={"confirm": True, "budget": 6}))
 
 
-def test_a_preflight_that_fails_keeps_it_from_being_created_and_reports_the_same_beforehand(account):
+def test_a_failed_preflight_prevents_the_creation(account):
     with pytest.raises(PreflightFailed, match="5 nodes"):
         create(nodes=6)
     assert not MoonCluster.preflight("lab", Shape(6)).ok and MoonCluster.preflight("lab", Shape(5)).ok
     assert account.calls == []
 
 
-def test_what_was_begun_is_gone_on_with_and_nodes_that_it_lacks_are_agreed_to_anew(account):
+def test_a_resumed_creation_confirms_the_missing_nodes_again(account):
     account.faults["create", "nodes"] = ProviderFailed("no capacity", about="nodes", fix="another type")
     with pytest.raises(ProviderFailed, match="no capacity"):
         create()
@@ -201,7 +201,7 @@ def test_its_end_moves_and_only_more_hours_cost(account):
     assert left == pytest.approx(timedelta(hours=8), abs=timedelta(minutes=1))
 
 
-def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkeypatch):
+def test_resources_left_after_a_deletion_are_an_error_with_their_cost(account, monkeypatch):
     cluster = create()
     monkeypatch.setattr(MoonCluster, "_delete", classmethod(lambda *given: None))
     with pytest.raises(ProviderFailed, match=r"resources remain.*cluster cluster-1 0.10 \$ an hour") as error:
@@ -224,7 +224,7 @@ def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(acc
         cluster.scale(3)
 
 
-def test_what_exists_of_it_is_a_table(account):
+def test_resources_are_a_table_with_costs_and_ids(account):
     cluster = create()
     rows = {resource["resource"]: resource for resource in cluster.resources()}
     assert rows["cluster"]["costs"] == "0.10 $ an hour" and rows["nodes"]["id"] == "nodes-1"

@@ -242,14 +242,14 @@ def test_reading_and_writing_a_volume_at_aws_is_in_the_sum_and_in_the_budget():
     )
 
 
-def test_what_stands_already_cannot_be_counted_without_its_price():
+def test_the_committed_cost_needs_all_prices():
     assert confirmation.committed_cost([ESTIMATE, ESTIMATE]) == pytest.approx(2 * ESTIMATE.total)
     unsure = Estimate('cluster "lab"', (Price("node z9.huge", None),), hours=1)
     with pytest.raises(BadInput, match="node z9.huge is not known"):
         confirmation.committed_cost([ESTIMATE, unsure])
 
 
-def test_what_is_over_is_still_being_deleted_and_what_has_no_end_counts_for_a_day():
+def test_an_expired_cluster_counts_15_minutes_and_an_endless_one_a_day():
     now = datetime.now(UTC)
     assert hours_left(now + timedelta(hours=3)) == pytest.approx(3, abs=0.05)
     assert hours_left(now - timedelta(hours=3)) == 0.25

@@ -55,7 +55,7 @@ def test_the_table_has_usual_and_actual_durations_and_what_waits():
     assert rows[2][:4] == ["file system", "waiting", "30 s", None]
 
 
-def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_has_none():
+def test_a_step_done_twice_keeps_its_first_end():
     clock = SimulatedClock()
     steps = expecting("lab", clock)
     with shown_elsewhere():
@@ -70,7 +70,7 @@ def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_h
     assert steps.steps[0].took(clock.now()) == 75
 
 
-def test_what_a_cloud_says_is_shown_as_text_and_never_as_markup():
+def test_a_clouds_messages_are_text_and_never_markup():
     clock = SimulatedClock()
     steps = expecting("<lab>", clock)
     with shown_elsewhere():

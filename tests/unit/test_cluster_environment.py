@@ -24,7 +24,7 @@ def test_processes_of_a_checkout_find_it():
     assert supervisor_process.python_environment()["PYTHONPATH"] == SOURCE
 
 
-def test_what_is_installed_stays_where_pods_look_for_packages(monkeypatch):
+def test_site_packages_are_not_on_the_supervisors_pythonpath(monkeypatch):
     # The forkserver removes what PYTHONPATH names from pods' paths: they would miss torchvision and gloo.
     monkeypatch.setattr(site, "getsitepackages", lambda: ["/usr/lib/python", SOURCE])
     assert "PYTHONPATH" not in supervisor_process.python_environment()
@@ -170,7 +170,7 @@ def test_a_folder_of_a_home_is_shown_and_the_clusters_are_not(tmp_path, monkeypa
     assert read.refused == {str(tmp_path / "state"): "it has the clusters' own files"}
 
 
-def test_what_lies_beside_packages_is_covered_and_closed_files_stay_closed(tmp_path):
+def test_files_beside_packages_are_hidden_from_pods(tmp_path):
     for name in (".git", ".venv", "lab"):
         (tmp_path / name).mkdir()
     (tmp_path / ".env").write_text("TOKEN=1")
@@ -193,7 +193,7 @@ def test_what_lies_beside_packages_is_covered_and_closed_files_stay_closed(tmp_p
         ("__editable___numbers_1_finder", "MAPPING"),  # setuptools'
     ],
 )
-def test_what_finders_of_editable_installs_map_is_shown(module, name, tmp_path, monkeypatch):
+def test_packages_of_editable_finders_are_visible_to_pods(module, name, tmp_path, monkeypatch):
     source = tmp_path / "lab" / "src" / "numbers"
     (source / "deep").mkdir(parents=True)
     for file in (source / "__init__.py", source / "deep" / "__init__.py"):
@@ -208,7 +208,7 @@ def test_what_finders_of_editable_installs_map_is_shown(module, name, tmp_path, 
     assert any((source / "deep").is_relative_to(place) for place in shown)
 
 
-def test_what_meson_pythons_finder_will_find_is_shown(tmp_path, monkeypatch):
+def test_packages_of_meson_pythons_finder_are_visible_to_pods(tmp_path, monkeypatch):
     """It compares the sources with the build when a module is imported, and writes a log beside it."""
     source, build = tmp_path / "lab", tmp_path / "builds" / "cp311"
     for folder in (source, build / "meson-info"):
@@ -278,7 +278,7 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("beside", "forks"), [("pass", 30), ("libc.free(libc.malloc(200_000))", 300)], ids=["Python", "C"]
 )
-def test_a_fork_beside_a_thread_does_not_stop_at_a_lock_of_the_interpreter_or_of_memory(beside, forks):
+def test_a_fork_beside_a_thread_does_not_deadlock(beside, forks):
     program = f"""
 import ctypes, os, threading
 from localkube.runtime.syscalls import fork_for_system_calls

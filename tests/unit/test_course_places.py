@@ -78,7 +78,7 @@ def test_the_images_build_sees_what_its_wheels_are_made_of():
         assert f"!{name}" in rules, name
 
 
-def test_what_containers_run_are_targets_of_the_makefile():
+def test_commands_of_containers_are_targets_of_the_makefile():
     named = make_targets(POST_BUILD.read_text())
     assert named == {"setup"}
     assert named <= targets()

@@ -22,7 +22,7 @@ def credentials_row(tmp_path):
     return say
 
 
-def test_an_empty_home_needs_nothing_for_local_and_is_told_what_to_run_for_the_others(credentials_row):
+def test_an_empty_home_gets_the_command_for_each_provider(credentials_row):
     assert "no account" in credentials_row("local")
     assert "no kubeconfig" in credentials_row("existing")
     assert "aws configure sso" in credentials_row("eks")

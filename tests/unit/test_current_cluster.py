@@ -147,7 +147,7 @@ def test_every_command_that_takes_a_cluster_takes_the_only_one(known, monkeypatc
     assert set(reached) == {"lab"}
 
 
-def test_what_needs_no_cluster_asks_for_none(known):
+def test_commands_that_need_no_cluster_require_none(known):
     known(one="running", two="running")
     assert invoke("launch trainers/digits_ddp.py --dry-run").exit_code == 0
     assert "several" not in invoke("kubectl get pods -c one").output

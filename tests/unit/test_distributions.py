@@ -250,7 +250,7 @@ def test_the_wheel_has_every_file_that_a_package_reads(package):
     assert all(any((ROOT / package).glob(pattern)) for pattern in patterns)
 
 
-def test_an_index_shows_who_made_each_package_what_it_is_about_and_no_address_that_is_not_there():
+def test_an_index_shows_the_author_and_topic_of_each_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     authors = [{"name": author["name"]} for author in citation["authors"]]
     places = (ROOT, ROOT / "localkube", *(ROOT / "packaging").iterdir())

@@ -27,7 +27,7 @@ def test_a_packages_page_has_no_link_that_is_dead_there():
         ("download_gb", r"(?:downloads up to|build or) ([\d.]+) GB"),
     ],
 )
-def test_what_a_set_up_takes_has_one_source(figure, pattern):
+def test_the_disk_and_download_of_a_set_up_have_one_source(figure, pattern):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     expected = {str(project["tool"]["trainyard"][figure])}
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,7 +48,7 @@ def _measured(what: str) -> tuple[str, str]:
     "what", ["SIGKILL of 1 of 2 workers → next step", "SIGSTOP of 1 of 3 workers → survivors' next step"]
 )
 @pytest.mark.parametrize("name", ["docs/elastic.md", "docs/when-to-use-what.md"])
-def test_what_a_lost_worker_costs_is_what_the_benchmark_measured(name, what):
+def test_the_cost_of_a_lost_worker_is_that_of_the_benchmark(name, what):
     seconds, peer = _measured(what)
     text = (ROOT / name).read_text(encoding="utf-8")
     assert seconds in text and f"{peer}" in text and "219" not in text and "tenths of" not in text

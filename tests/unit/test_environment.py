@@ -61,7 +61,7 @@ def test_constraints_pin_every_requirement_within_its_range():
 
 
 @pytest.mark.parametrize("extra", ["compiler", "fuzz", "release", "site", "types"])
-def test_what_few_install_is_pinned_within_its_range(extra):
+def test_rare_extras_are_pinned_within_their_ranges(extra):
     for line in project()["optional-dependencies"][extra]:
         assert Requirement(line).specifier.contains(constraints()[canonicalize_name(Requirement(line).name)])
 
@@ -86,7 +86,7 @@ def test_linux_on_arm64_goes_without_the_linter_that_has_no_wheel_for_it(machine
     assert marker.evaluate({"sys_platform": "linux", "platform_machine": machine}) is expected
 
 
-def test_what_another_machine_needs_is_not_pinned_from_here():
+def test_requirements_of_other_platforms_are_not_pinned():
     pin = runpy.run_path(str(ROOT / "tools" / "pin.py"))
     assert pin["closure"]([Requirement("not-installed; sys_platform == 'elsewhere'")]) == {}
 

@@ -169,7 +169,7 @@ def test_figures_are_read_as_dcgm_exporter_publishes_them():
     assert (second.pod, second.use.percent) == ("", 3)
 
 
-def test_what_a_kubelet_writes_is_read_and_a_shared_gpu_counts_once():
+def test_a_shared_gpu_in_a_kubelets_metrics_counts_once():
     uses = [GpuLoad("GPU-0", 0, "H200", 80, 1024, 1024), GpuLoad("GPU-1", 1, "H200", 20, 0, 2048)]
     holder = {"container": "main", "namespace": "lab"}
     holders = {"GPU-0": [holder | {"pod": "a"}, holder | {"pod": "b"}]}
@@ -277,7 +277,7 @@ def test_where_kubelets_do_not_know_dcgm_exporter_is_asked_on_its_nodes():
     assert kube.asked[-1] == "/Pod/gpu-operator/dcgm-x:9400/proxy/metrics"
 
 
-def test_who_may_not_ask_gets_nothing_and_does_not_ask_each_second():
+def test_a_user_without_access_to_gpu_metrics_does_not_retry():
     kube = Kube(forbidden=True)
     reader = GpuReader(kube)
     assert reader.read(["a"]) == {} == reader.read(["a"])

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 HAS = {"torch": "2.8.0+cu126", "numpy": "2.0.2", "protobuf": "5.29.5", "grpcio": "1.85.1"}
 
 
-def test_what_is_there_is_not_installed_however_old_it_is():
+def test_existing_packages_are_not_installed_again():
     missing = hosted.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45"], HAS)
     assert missing == ["kopf"]
 

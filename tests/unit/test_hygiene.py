@@ -157,7 +157,7 @@ def test_the_second_cell_has_literal_parameters_alone(notebook, number):
     assert [cell for cell in notebook.cells if "parameters" in tags(cell)] == [second]
 
 
-def test_the_third_cell_sets_up_a_hosted_notebook_as_its_page_shows_and_the_fourth_imports_the_kit(notebook):
+def test_the_third_cell_sets_up_hosted_notebooks(notebook):
     assert tags(notebook.cells[2]) == ["hosted"]
     assert notebook.cells[2].metadata.jupyter.source_hidden
     page = (NOTEBOOKS[0].parents[1] / "docs" / "hosted.md").read_text(encoding="utf-8")
@@ -188,7 +188,7 @@ def test_no_cell_is_long_and_the_text_is_neither_thin_nor_long(notebook, path):
     assert words in WORDS or path.stem in APPENDICES and 300 <= words <= 1000
 
 
-def test_what_unfolds_has_no_markdown_in_its_summary_where_it_would_be_shown_as_it_is(notebook):
+def test_folded_cells_have_no_markdown_in_their_summary(notebook):
     summaries = re.findall(r"<summary>(.*?)</summary>", "\n".join(sources(notebook)))
     assert [summary for summary in summaries if re.search(r"[*`]|\]\(", summary)] == []
 
@@ -253,7 +253,7 @@ def test_solutions_are_folded_as_the_tools_fold_them(path, notebook):
     assert [cell.source for cell in stored(path).cells] == [cell.source for cell in fold(notebook).cells]
 
 
-def test_something_is_to_be_written_and_the_kit_checks_it_where_it_is_and_its_solution(notebook, number):
+def test_each_lesson_has_a_written_exercise_that_the_kit_checks(notebook, number):
     """Two hints come before the cell with the TODO, its solution after it."""
     cells, call = notebook.cells, f'kit.check("{number}", '
     place = to_be_written(cells, number)
@@ -275,7 +275,7 @@ def loads_and_stores(code):
     return unset | set().union(*inner) - bound, bound
 
 
-def test_an_exercise_runs_after_the_set_up_cells_and_the_sections_that_its_text_names(notebook):
+def test_an_exercise_runs_after_the_cells_that_its_text_names(notebook):
     """In a fresh kernel: no name is missing, neither in the exercise nor in a section that it names."""
     for place, (exercise, text, _) in enumerate(sections(notebook)):
         known = {*dir(builtins), "get_ipython", "display"}

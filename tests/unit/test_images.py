@@ -85,7 +85,7 @@ def test_an_image_without_a_command_has_none():
     assert ResolvedImage("i").command_line({"args": ["x"]}) == ["x"]
 
 
-def test_what_a_stand_in_will_not_read_is_named():
+def test_mounts_that_a_stand_in_ignores_are_named():
     mounts = [{"mountPath": path} for path in ("/etc/nginx/conf.d", "/etc/nginxes", "/usr/share/nginx/html")]
     assert ignored_mounts({"image": "nginx", "volumeMounts": mounts}) == ["/etc/nginx/conf.d"]
 

@@ -65,7 +65,7 @@ def test_a_cluster_of_one_node_takes_what_its_class_can():
 
 
 @pytest.mark.parametrize("mode", ["RWX", "readwritemany", "", "ReadWrite"])
-def test_what_is_no_access_mode_is_refused_with_those_that_are(mode):
+def test_an_unknown_access_mode_is_refused_with_the_valid_ones(mode):
     with pytest.raises(BadInput, match=r"(?s)access_mode=.*ReadWriteMany"):
         storage_class.check_access_mode(mode)
 

@@ -107,7 +107,7 @@ def test_a_cluster_of_any_provider_is_deleted_by_its_name(rented):
     assert rented == [("delete", "lab")]
 
 
-def test_deleting_a_cluster_that_nobody_has_is_an_error_that_says_where_to_look_unless_it_is_ignored(rented):
+def test_deleting_an_unknown_cluster_is_an_error_unless_ignored(rented):
     done = run("cluster", "delete", "gone")
     assert done.exit_code == 1
     assert "there is no such cluster" in done.stderr
@@ -144,7 +144,7 @@ def test_nodes_are_scaled_down_to_none_and_up_for_a_price_that_is_agreed_to():
 
 
 @pytest.mark.usefixtures("rented")
-def test_what_cannot_be_scaled_says_so(monkeypatch):
+def test_a_provider_without_scaling_suggests_a_new_cluster(monkeypatch):
     monkeypatch.setattr(main, "ScalableCluster", MoonCluster)  # of which this one is none
     done = run("cluster", "scale", "4", "-c", "lab")
     assert (done.exit_code, "cannot be scaled" in done.stderr) == (1, True)

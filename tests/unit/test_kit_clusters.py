@@ -75,7 +75,7 @@ def keys(monkeypatch, tmp_path):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_started(arguments, words):
+def test_invalid_arguments_are_refused_before_anything_is_started(arguments, words):
     with pytest.raises(BadInput, match=words):
         kit.create_cluster("local", **arguments)
 
@@ -351,7 +351,7 @@ except kit.KitError as error:
 """
 
 
-def test_who_trains_on_a_cluster_that_exists_needs_nothing_of_the_local_one(kubeconfig, tmp_path):
+def test_an_existing_cluster_needs_no_local_one(kubeconfig, tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_LOCAL, kubeconfig], env=environment, capture_output=True, text=True

@@ -96,7 +96,7 @@ def press(buttons, name):
 NODES = {"stop node-0", "isolate node-0", "stop node-1", "isolate node-1"}
 
 
-def test_what_makes_no_sense_now_cannot_be_pressed(controls):
+def test_buttons_that_do_not_apply_are_disabled(controls):
     story = beginning()
     controls.buttons.update(look(story, now=2.0), over=False)
     workers = {"kill lab-0", "pause lab-0", "kill lab-1", "pause lab-1"}

@@ -50,7 +50,7 @@ def test_the_job_mounts_the_volume_and_carries_the_whole_program():
         ({"folder": "../up"}, "leaves the volume"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused_before_anything_is_sent(options, words):
+def test_an_unknown_dataset_is_refused_before_anything_is_sent(options, words):
     options = {"dataset": "mnist", "volume": "shared", **options}
     with pytest.raises(BadInput, match=words):
         DatasetJob(options.pop("dataset"), **options)

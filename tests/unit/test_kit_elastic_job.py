@@ -122,7 +122,7 @@ def test_a_job_is_judged_by_its_pods(job, pods, phase):
     assert controller.compute_phase(job, pods, now=NOW)[0] == phase
 
 
-def test_workers_that_are_killed_count_towards_the_limit_once_each_and_preempted_ones_do_not(job):
+def test_killed_workers_count_towards_the_limit_and_preempted_do_not(job):
     job["spec"]["backoffLimit"] = 0
     status = controller.status_of(job, [pod("Failed", 137, disrupted=True), pod("Running")], now=NOW)
     assert (status["replaced"], conditions(status)) == (0, {"Running": "True"})

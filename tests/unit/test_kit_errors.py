@@ -24,7 +24,7 @@ def test_an_error_says_what_failed_on_which_object_and_what_to_try_in_a_few_line
     ]
 
 
-def test_every_error_of_the_kit_is_one_class_to_catch_and_an_interruption_ends_a_cell_as_ctrl_c_does():
+def test_every_error_of_the_kit_has_one_base_class():
     classes = [name for name in vars(errors).values() if isinstance(name, type) and name is not KitError]
     assert all(issubclass(kind, KitError) for kind in classes)
     assert issubclass(Interrupted, KeyboardInterrupt)
@@ -65,7 +65,7 @@ FORBIDDEN = 'jobs.batch is forbidden: User "ada" cannot create resource "jobs" i
         ),
     ],
 )
-def test_what_is_forbidden_is_refused_with_what_would_allow_it(words, fix):
+def test_a_forbidden_request_names_the_role_that_would_allow_it(words, fix):
     body = json.dumps({"reason": "Forbidden", "message": words}).encode()
     assert fix in rejected(403, body, about="Job").fix
 
@@ -250,7 +250,7 @@ COULD_NOT = "the server could not find the requested resource"
     ],
 )
 @pytest.mark.parametrize("write", ["create", "apply"])
-def test_a_write_to_a_kind_that_discovery_lists_and_nobody_serves_says_that_it_is_missing(
+def test_a_write_to_a_kind_that_nobody_serves_says_that_it_is_missing(
     write, status, body, missing, unserving, tmp_path
 ):
     item = {"apiVersion": "elastic.pytorch.org/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "a"}}
@@ -273,7 +273,7 @@ CHANGED = 'Operation cannot be fulfilled on resourcequotas "a": the object has b
         ("create", 409, {"reason": "Conflict", "message": CHANGED}, "has been modified", 3),
     ],
 )
-def test_a_write_is_sent_again_where_the_api_server_asks_for_it_or_another_has_changed_the_quota(
+def test_a_write_is_retried_if_the_api_server_requests_it(
     write, status, more, words, attempts, unserving, tmp_path
 ):
     server, answer = unserving

@@ -56,7 +56,7 @@ def test_it_predicts_what_notebook_14_measures_within_15_percent():
     assert {part: size / 1e6 for part, size in predicted.items()} == pytest.approx(measured, rel=0.15)
 
 
-def test_a_ring_sends_less_than_twice_the_gradients_and_fsdp_one_and_a_half_times_as_much():
+def test_a_ring_sends_less_than_twice_the_gradients():
     """Patarasuk and Yuan, 2009; ZeRO's section 7.2.2: a communication volume of 1.5 times that of DDP."""
     exchange = {
         stage: kit.estimate(1e9, ranks=4, link=16, sharded=stage).seconds["exchange"] for stage in (0, 3)
@@ -75,7 +75,7 @@ def test_a_slow_link_lowers_the_mfu_and_raises_the_price():
     )
 
 
-def test_what_does_not_fit_is_said():
+def test_an_estimate_says_that_a_model_does_not_fit():
     assert "It does not fit in 80 GB" in repr(kit.estimate(70e9, ranks=8))
     assert "does not fit" not in kit.estimate(7e9, ranks=8, sharded=3)._repr_html_()
 

@@ -129,7 +129,7 @@ def test_a_trainer_is_fetched_with_what_it_imports_from_beside_it(scheme, reques
         ("s3://code/lab/main.py", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "check that pods reach it"),
     ],
 )
-def test_what_is_wrong_at_s3_is_said_with_what_to_do(s3, fetch, url, variables, words):
+def test_errors_of_s3_have_a_fix(s3, fetch, url, variables, words):
     done, files = fetch(url, s3 | variables)
     assert done.returncode == 1
     assert f"the trainer {url} could not be fetched: " in done.stderr
@@ -138,7 +138,7 @@ def test_what_is_wrong_at_s3_is_said_with_what_to_do(s3, fetch, url, variables, 
     assert not files
 
 
-def test_who_may_not_read_a_bucket_is_told_of_the_right_that_is_missing(serve, fetch):
+def test_a_denied_bucket_names_the_missing_permission(serve, fetch):
     # The server looks at who asks from the fourth request on.
     address = serve("moto.server", "-p", "PORT", INITIAL_NO_AUTH_ACTION_COUNT="3")
 
@@ -157,7 +157,7 @@ def test_who_may_not_read_a_bucket_is_told_of_the_right_that_is_missing(serve, f
     assert "source_secret=" in done.stderr
 
 
-def test_what_is_wrong_at_google_is_said_with_what_to_do(gs, fetch):
+def test_errors_of_google_storage_have_a_fix(gs, fetch):
     done, _ = fetch("gs://code/lab/absent.py", gs)
     assert "there is no lab/absent.py in code" in done.stderr
     assert done.returncode == 1

@@ -31,7 +31,7 @@ def container_of(objects):
     return container
 
 
-def test_a_pod_for_each_node_has_torchrun_with_its_completion_index_and_none_is_started_again(job_of):
+def test_each_pod_runs_torchrun_with_its_completion_index(job_of):
     job = job_of(nodes=3)
     spec, container = job["Job"]["spec"], container_of(job)
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
@@ -66,7 +66,7 @@ def test_a_manifest_of_ones_own_is_filled_in(job_of):
         job_of(template="manifests/eks-workshop/service.yaml")
 
 
-def test_the_pods_find_each_other_through_a_headless_service_and_all_has_the_labels_of_the_kit(job_of):
+def test_the_pods_find_each_other_through_a_headless_service(job_of):
     objects = job_of()
     service, pod = objects["Service"]["spec"], objects["Job"]["spec"]["template"]["spec"]
     assert service["clusterIP"] == "None"
@@ -88,7 +88,7 @@ def test_gpus_bring_a_process_each_and_a_toleration_and_none_bring_none(job_of):
     assert "nvidia.com/gpu" not in yaml.safe_dump(without)
 
 
-def test_cpu_and_memory_are_asked_for_and_held_to_and_each_process_has_a_core_at_most(job_of):
+def test_cpu_and_memory_are_requested_and_limited(job_of):
     resources = container_of(job_of(cpu=0.5, memory="2Gi"))["resources"]
     assert resources["requests"] == resources["limits"] == {"cpu": "0.5", "memory": "2Gi"}
     container = container_of(job_of(processes_per_node=3))
@@ -259,7 +259,7 @@ def test_a_launch_says_what_stands_in_for_its_images_those_of_patches_too(traine
     assert messages == [f"{image} is replaced" for image in ("me/mine:v1", "ghcr.io/me/beside", "a", "b")]
 
 
-def test_environment_variables_reach_the_trainer_as_they_are_and_replace_the_kits_own(job_of):
+def test_environment_variables_of_the_user_replace_the_kits(job_of):
     env = {
         "WANDB_MODE": "offline",
         "PRICE": "$(HOME) $$5",

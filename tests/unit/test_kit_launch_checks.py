@@ -31,7 +31,7 @@ SOURCES = [
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob", "ElasticJob", "TrainJob", "PodTemplate", "ps.json"])
 @pytest.mark.parametrize(("spec", "reference"), SOURCES, ids=str)
-def test_what_pods_refer_to_is_found_in_every_kind_of_job(kind, spec, reference):
+def test_references_of_pods_are_found_in_every_kind_of_job(kind, spec, reference):
     template = {"spec": {"containers": [], **spec}}
     item = {
         "Job": {"spec": {"template": template}},
@@ -51,7 +51,7 @@ def test_pods_of_a_kind_that_is_not_known_yet_are_sampled():
     assert [sample.count for sample in checks.pod_samples(item)] == [1, 3]
 
 
-def test_what_is_optional_or_only_carried_is_no_reference():
+def test_optional_sources_and_contents_are_no_references():
     optional = {"secretRef": {"name": "key", "optional": True}}
     program = {"kind": "ConfigMap", "data": {"train.py": '{"secretRef": {"name": "key"}}'}}
     assert not list(checks.references([{"envFrom": [optional]}, program]))
@@ -79,11 +79,11 @@ def _quota(hard, used, **spec):
         ("requests.storage", {}, 0),
     ],
 )
-def test_what_a_pod_uses_of_a_quota_is_counted_as_the_api_server_does(resource, resources, used):
+def test_a_pods_quota_usage_is_that_of_the_api_server(resource, resources, used):
     assert checks.usage(_pod(**resources), resource) == used
 
 
-def test_what_an_earlier_run_uses_of_a_quota_is_free_for_the_one_that_replaces_it():
+def test_the_quota_of_a_replaced_run_is_free_for_the_next():
     quota = _quota({"pods": "4", "requests.cpu": "2"}, {"pods": "4", "requests.cpu": "2"})
     assert checks.quota_room(quota, []) == {"pods": (4, 0), "requests.cpu": (2, 0)}
     before = [_pod(requests={"cpu": "500m"})] * 2

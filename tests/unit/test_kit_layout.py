@@ -214,9 +214,7 @@ def test_a_module_is_named_in_the_place_of_a_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("folder", "entry"), [("tools", ".."), (".", ".")])
-def test_what_a_script_adds_as_seen_from_the_working_directory_pods_are_told(
-    folder, entry, tmp_path, monkeypatch
-):
+def test_pods_get_the_relative_entries_of_a_scripts_import_path(folder, entry, tmp_path, monkeypatch):
     lay(tmp_path / "lab", {"m.py": "X = 1"})
     lay(tmp_path / "lab", {"tools/train.py": f"import sys\nsys.path.append('{entry}')\nimport m\nprint(m.X)"})
     monkeypatch.chdir(tmp_path / "lab" / folder)
@@ -255,7 +253,7 @@ def test_a_folder_that_is_not_there_and_a_job_without_a_program_are_refused(tmp_
         kit.IndexedJob()
 
 
-def test_what_git_ignores_stays_here(tmp_path):
+def test_files_ignored_by_git_are_not_sent(tmp_path):
     lay(
         tmp_path, {".gitignore": "*.ckpt\n", "nets/__init__.py": "", "nets/a.ckpt": "large", "nets/a.txt": ""}
     )
@@ -336,7 +334,7 @@ def test_a_project_larger_than_a_config_map_is_copied_to_where_local_nodes_see_i
         ("open('nothing.csv'), os.makedirs('runs')", [], ".", []),
     ],
 )
-def test_what_a_program_opens_below_its_working_directory_goes_along(
+def test_files_that_a_program_opens_are_sent_with_it(
     source, args, start, paths, tmp_path, monkeypatch, caplog
 ):
     here = tmp_path / "tools"

@@ -51,7 +51,7 @@ def test_a_line_that_is_no_event_is_unchanged(line):
     assert json_of(line) == ""
 
 
-def test_what_the_reader_knows_already_is_not_said_again():
+def test_a_line_does_not_repeat_the_rank_of_its_pod():
     assert format_line(STEP, pod="rank 2").startswith("epoch 3  step 140")
     assert format_line(STEP, pod="rank 1").startswith("rank 2  epoch 3")  # two processes in a pod
 

@@ -51,7 +51,7 @@ def test_cut_anywhere_a_log_comes_without_a_gap_and_without_a_double(chunks, cut
 
 @given(logs(STEPS.filter(bool)), st.integers(0, 100), st.integers(0, 25), FILTERS)
 @example([[Line(at(0), "a")] * 2, [Line(at(1), "b")] * 2], 3, 1, "each")
-def test_what_was_rotated_away_meanwhile_hides_no_line_that_is_there(chunks, cut, lost, how):
+def test_rotation_hides_no_remaining_line(chunks, cut, lost, how):
     """Files end between writes: whole chunks go, those that were read and those that were not."""
     lines = [line for chunk in chunks for line in chunk]
     place = LogPosition()

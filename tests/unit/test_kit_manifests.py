@@ -18,11 +18,11 @@ JSON = st.recursive(
 
 @hypothesis.settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=3))
-def test_what_is_written_reads_back_the_same(item):
+def test_a_written_manifest_reads_back_the_same(item):
     assert list(yaml.safe_load_all(manifests.write([item, item]))) == [item, item]
 
 
-def test_a_program_is_written_as_a_block_and_a_manifest_shows_itself_as_text_and_in_colours():
+def test_a_program_in_a_manifest_is_written_as_a_block():
     text = manifests.write([{"data": {"a.py": "import os\nprint(1)\n"}}])
     assert text == "data:\n  a.py: |\n    import os\n    print(1)\n"
     manifest = manifests.Manifest("a: 1\n")

@@ -7,7 +7,7 @@ from kitlib.metrics import events
 STEP = '{"event":"step","time":2.5,"rank":1,"world_size":4,"loss":0.5}'
 
 
-def test_an_event_has_its_own_fields_apart_also_behind_the_prefix_that_torchrun_may_put_in_front():
+def test_an_event_is_parsed_behind_torchruns_prefix():
     event = events.parse_line(STEP)
     assert (event.event, event.time, event.rank, event.world_size) == ("step", 2.5, 1, 4)
     assert event.fields == {"loss": 0.5}

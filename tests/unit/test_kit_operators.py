@@ -116,9 +116,7 @@ def test_a_release_that_cannot_be_reached_is_named(served, tmp_path):
         catalog.fetch(missing, tmp_path / "upstream", report=quiet)
 
 
-def test_manifests_that_this_machine_has_for_local_clusters_are_taken_if_they_are_the_same(
-    tmp_path, monkeypatch
-):
+def test_local_manifests_are_used_if_they_match_the_published_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     part = OPERATORS["trainer"][0]
     assert catalog.find_local(part) is None
@@ -150,7 +148,7 @@ def test_each_part_has_a_version_in_its_address_and_a_digest(part):
     assert len(part.digest) == 64
 
 
-def test_a_gpu_cluster_needs_nothing_from_a_web_address_and_an_image_of_a_known_digest():
+def test_a_gpu_cluster_needs_only_an_image_of_a_known_digest():
     (part,) = OPERATORS["nvidia-device-plugin"]
     (workload,) = manifests.read(config.manifests("operators", part.name, "daemonset.yaml"))
     (container,) = workload["spec"]["template"]["spec"]["containers"]

@@ -103,7 +103,7 @@ class GpuPool(Cluster):
 
 
 @pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.TrainJob])
-def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
+def test_a_providers_additions_to_pods_are_in_the_manifest(way, trainer):
     job = way(trainer, gpus=1)
     manifest = job.bind(GpuPool("pool")).manifest()
     assert "nodeSelector" not in job.manifest()

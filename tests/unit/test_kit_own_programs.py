@@ -73,7 +73,7 @@ def test_every_kind_of_job_takes_a_function_files_and_a_workspace(kind, program)
     assert not re.search(r"- emptyDir: \{\}\n +name: workspace|- name: workspace\n +emptyDir", text)
 
 
-def test_what_is_too_large_says_which_files_and_the_way_out(program):
+def test_a_program_that_is_too_large_names_its_files_and_a_fix(program):
     (program.parent / "big.bin").write_bytes(bytes(sources.CONFIG_MAP_BYTES))
     with pytest.raises(BadInput, match=r"largest: big.bin 1,044,480") as error:
         kit.IndexedJob(program, files=["big.bin"]).manifest()
@@ -178,7 +178,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("cell", FUNCTIONS)
-def test_what_a_cell_has_and_a_pod_has_not_is_named_with_the_way_out(cell, tmp_path, monkeypatch):
+def test_names_of_the_notebook_that_a_pod_lacks_are_named_with_a_fix(cell, tmp_path, monkeypatch):
     names, fix = FUNCTIONS[cell]
     (tmp_path / "cells.py").write_text(CELLS + cell)
     monkeypatch.syspath_prepend(tmp_path)
@@ -230,7 +230,7 @@ def test_modules_beside_the_notebook_that_a_function_imports_go_along(tmp_path, 
         (fit, {"steps": object()}, "numbers, texts"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(function, args, words):
+def test_programs_that_cannot_be_sent_are_refused(function, args, words):
     with pytest.raises(BadInput, match=words):
         kit.IndexedJob(function, args=args)
 

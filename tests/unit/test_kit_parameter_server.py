@@ -67,9 +67,7 @@ def test_the_first_pod_of_the_master_has_the_published_name_and_the_job_adopts_i
     ],
     ids=["reported", "unschedulable"],
 )
-def test_a_job_comes_after_its_first_pod_was_noticed_or_its_controller_would_make_another(
-    monkeypatch, noticed
-):
+def test_a_job_is_created_once_its_first_pod_was_noticed(monkeypatch, noticed):
     scheduled = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
     kinds = [
         {},
@@ -118,7 +116,7 @@ def test_state_and_model_lie_on_the_volume():
         ({"trainer": "trainers/digits_ddp.py"}, "does not define model"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_sent(options, words):
+def test_unusable_arguments_are_refused_before_anything_is_sent(options, words):
     with pytest.raises(BadInput, match=words):
         job(**options)
 
@@ -158,7 +156,7 @@ def test_a_run_goes_on_while_one_worker_does():
     assert run_status(master, pods[:3] + waiting).phase == "Pending"
 
 
-def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_replaced():
+def test_a_failed_run_is_explained_by_its_master():
     master = job().objects[-1]
     master["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed"}]}
     early = pod("worker", 0, "Failed", **ended(137, "2026-01-01T00:00:00Z"))

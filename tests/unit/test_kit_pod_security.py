@@ -141,7 +141,7 @@ def test_a_patch_that_says_how_a_pod_runs_as_root_is_enough(context):
         assert container.get("securityContext") == patch.get("securityContext")
 
 
-def test_what_a_patch_sets_is_not_replaced():
+def test_fields_set_by_a_patch_are_not_replaced():
     patch = {"spec": {"template": {"spec": {"securityContext": {"runAsUser": 7, "fsGroup": 8}}}}}
     (spec,) = pod_specs(IndexedJob(TRAINER).patch(patch).objects)
     assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["fsGroup"]) == (7, 8)

@@ -28,7 +28,7 @@ def test_a_chart_falls_from_its_largest_value_to_the_axis():
     assert chart([8.0]).splitlines()[0].split() == ["8", "|█"]
 
 
-def test_losses_of_a_step_are_averaged_over_the_ranks_and_what_is_no_number_is_left_out():
+def test_losses_of_a_step_are_averaged_over_the_ranks():
     printer = LossPrinter("digits")
     for rank, loss in ((0, "1.0"), (1, "3.0"), (0, "NaN"), (1, '"large"')):
         line = f'{{"event":"step","time":1,"rank":{rank},"world_size":2,"step":5,"loss":{loss}}}'
@@ -62,7 +62,7 @@ def test_a_second_copy_changes_nothing_and_completes_what_is_missing(tmp_path):
     assert copy_course(tmp_path) == []
 
 
-def test_what_was_changed_is_named_and_nothing_is_written(tmp_path):
+def test_changed_files_are_named_and_nothing_is_written(tmp_path):
     copy_course(tmp_path)
     mine, deleted = tmp_path / "notebooks/00_start.ipynb", tmp_path / "trainers/digits_ddp.py"
     mine.write_text("mine")

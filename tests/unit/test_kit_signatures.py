@@ -70,7 +70,7 @@ def test_shift_tab_shows_the_real_arguments(call):
     assert (inspect.Parameter.VAR_KEYWORD in kinds) == (call.__name__ in OPEN)
 
 
-def test_what_passes_arguments_on_has_the_types_of_the_constructor():
+def test_forwarded_arguments_have_the_types_of_the_constructor():
     names = set(inspect.signature(TrainingJob).parameters) - {"trainer", "nodes"}
     assert set(JobArguments.__annotations__) == names
     assert set(get_type_hints(LaunchArguments)) == names | {"nodes", "launcher"}

@@ -80,7 +80,7 @@ def test_links_are_followed_and_what_a_config_map_cannot_carry_is_named(program,
         (["large"], "1,099,511,627,776 bytes"),  # and it is not read before
     ],
 )
-def test_what_cannot_be_carried_is_refused_before_the_launch(program, files, words):
+def test_a_trainer_that_cannot_be_sent_is_refused_before_the_launch(program, files, words):
     many = [f"many/{number}" for number in range(2001)] if "many" in files else []
     for name in ("a", "data/x", "..a", "large", "\udcff", *many):
         (program.parent / name).parent.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
-def test_what_python_runs_is_sent_byte_by_byte_and_nothing_else_is(program, source):
+def test_valid_programs_are_sent_unchanged_and_others_refused(program, source):
     program.write_bytes(source)
     if subprocess.run([sys.executable, program], capture_output=True, check=False).returncode:
         with pytest.raises(BadInput, match="not valid Python"):

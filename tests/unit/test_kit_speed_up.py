@@ -63,7 +63,7 @@ def test_batches_that_grow_with_the_workers_lose_to_the_network_alone():
     assert speed.rest(WEAK[1]) == pytest.approx(0.03)
 
 
-def test_it_shows_a_row_for_each_run_and_without_a_simulation_nothing_that_is_not_measured():
+def test_the_speed_up_has_a_row_for_each_run():
     row = "4        16               150.0      426.7     2.8       70            100.0"
     assert row in repr(StepTimes(STRONG))
     assert StepTimes(STRONG).table()[0]["efficiency %"] == 100

@@ -28,7 +28,7 @@ def test_paths_begin_at_the_root_of_the_volume(path, place):
 @pytest.mark.parametrize(
     ("to", "place"), [("", "cat.png"), ("pets/", "pets/cat.png"), ("pets/tom.png", "pets/tom.png")]
 )
-def test_what_is_sent_keeps_its_name_unless_it_gets_another(to, place):
+def test_an_uploaded_file_keeps_its_name_by_default(to, place):
     assert target("cat.png", to) == place
 
 

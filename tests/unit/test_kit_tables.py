@@ -11,7 +11,7 @@ from .objects import pod
 NOW = datetime(2026, 1, 10, 12, 0, 0, tzinfo=UTC)
 
 
-def test_a_table_is_aligned_text_in_a_terminal_harmless_html_in_a_notebook_dicts_and_a_frame():
+def test_a_table_is_text_html_dicts_and_a_frame():
     assert repr(Table(("node", "cpu"), [("node-0", 2), ("n", None)])) == "NODE    CPU\nnode-0  2\nn       -"
     assert repr(Table(("a",), [("two\nlines",)])) == "A\ntwo lines"
     assert "<td style='text-align:left'>&lt;b&gt;</td>" in Table(("a",), [("<b>",)])._repr_html_()

@@ -218,5 +218,5 @@ def test_a_hundred_formats_name_the_source_in_which_they_stand():
         ("Best trial final validation loss: 0.5125", [], []),
     ],
 )
-def test_what_counts_or_aims_is_no_loss(line, training, validation):
+def test_counters_and_targets_are_no_losses(line, training, validation):
     assert read(line) == (training, validation)

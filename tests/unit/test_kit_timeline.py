@@ -82,7 +82,7 @@ def test_workers_have_spans_of_training_waiting_and_hanging(whole):
     assert not whole.gaps
 
 
-def test_a_paused_worker_hangs_until_it_continues_and_one_of_a_stopped_node_trains_until_then():
+def test_a_paused_worker_hangs_until_it_continues():
     story = Story({"lab-0": "node-0", "lab-1": "node-1"})
     both = list(story.nodes)
     story.meet(1.0, 0, both, reason="start", step=1, source="fresh")
@@ -172,7 +172,7 @@ def test_rounds_of_a_new_store_are_told_from_those_of_the_old_one():
     assert "store lost" in [row.what for row in built.rows]
 
 
-def test_what_kubernetes_does_is_told_once_and_what_it_calls_off_is_not():
+def test_an_eviction_is_shown_once_and_a_cancelled_one_not_at_all():
     story = lab()
     story.happen(3.4, "Preempted", "Pod", "lab-1", "Preempted by pod nginx")
     story.happen(4, "Killing", "Pod", "lab-1", "Stopping container pytorch")

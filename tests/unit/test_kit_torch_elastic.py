@@ -89,7 +89,7 @@ def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
         {"rendezvous": "etcd3"},
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(trainer, wrong):
+def test_invalid_arguments_are_refused_before_anything_is_created(trainer, wrong):
     with pytest.raises(BadInput):
         kit.TorchElastic(trainer, **wrong)
 
@@ -214,7 +214,7 @@ def test_each_kind_says_how_many_workers_it_may_have(item, limits):
     assert job_kinds.limits(item) == limits
 
 
-def test_a_trainer_that_imports_the_elastic_runtime_is_started_by_its_launcher_wherever_it_lies(trainer):
+def test_a_trainer_with_the_elastic_runtime_starts_by_its_launcher(trainer):
     by_torchrun = kit.TorchElastic(trainer).objects[-1]["template"]["spec"]["containers"][0]
     assert by_torchrun["command"] == ["torchrun", "/trainyard/trainer/trainer.py"]
     trainer.write_text("import elastic\n")
@@ -247,7 +247,7 @@ role = "trial"
 """
 
 
-def test_another_kind_of_job_is_counted_judged_and_allowed_by_the_file_beside_its_yaml(tmp_path, monkeypatch):
+def test_a_kind_of_job_is_described_by_the_file_beside_its_yaml(tmp_path, monkeypatch):
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "kind.toml").write_text(SWEEP)
     (kind,) = job_kinds.read_kinds(tmp_path)

@@ -247,5 +247,5 @@ ValueError: rank 0 has no data
 KeyError: 'label'"""
 
 
-def test_of_two_processes_that_write_through_each_other_a_message_is_named_and_no_frame():
+def test_interleaved_tracebacks_give_a_message_and_no_frame():
     assert first({0: log(INTERLEAVED, 1)}).error == "ValueError: rank 0 has no data"

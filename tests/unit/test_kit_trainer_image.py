@@ -38,7 +38,7 @@ def test_a_job_on_a_cloud_without_an_image_fails_at_once_and_names_the_call(each
     assert "kit.build_image(cluster=cluster)" in refused.value.fix
 
 
-def test_what_was_built_for_a_cluster_is_the_image_of_its_jobs_from_then_on(each_job):
+def test_an_image_built_for_a_cluster_is_the_image_of_its_jobs(each_job):
     cluster = CloudLike()
     image = kit.build_image(cluster=cluster)
     assert image.reference.endswith(f"/trainyard/trainer@{ImageStore.digest}")

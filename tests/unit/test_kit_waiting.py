@@ -22,7 +22,7 @@ def test_a_timeout_tells_the_last_state_seen():
         wait(itertools.repeat("0 of 4"), until=lambda state: False, timeout=3, clock=clock, **ARGUMENTS)
 
 
-def test_what_goes_on_changing_is_waited_for_though_it_takes_long():
+def test_each_change_restarts_the_standstill_limit():
     clock = itertools.count().__next__
     states = itertools.chain(*(itertools.repeat(number, 170 + 60 * number) for number in range(5)))
     assert wait(states, until=lambda state: state == 4, standstill=420, clock=clock, **ARGUMENTS) == 4

@@ -49,7 +49,7 @@ def test_a_server_behind_another_port_of_ssh_is_reached_by_it():
 
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "8888.0"])
-def test_what_is_no_port_is_refused_with_what_one_is(port):
+def test_an_invalid_port_is_refused_with_the_valid_range(port):
     with pytest.raises(TaskError, match="such as 8888"):
         options({}, PORT=port)
 

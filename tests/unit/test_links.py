@@ -103,7 +103,7 @@ def test_a_dead_link_is_seen_however_it_is_written(text, expected):
     assert expected in problem(ROOT / "CONTRIBUTING.md", target)
 
 
-def test_what_is_code_is_no_link():
+def test_code_is_no_link():
     assert links("`[a](b)`\n\n```\n[c](d)\n```\n") == []
 
 

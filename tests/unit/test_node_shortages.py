@@ -36,7 +36,7 @@ def test_of_a_large_disk_ten_gigabytes_are_not_short():
     assert is_short("nodefs.available", Observation(9 << 30, 1 << 40))
 
 
-def test_who_uses_most_is_named_with_the_command_that_ends_it():
+def test_the_largest_user_is_named_with_the_command_that_ends_it():
     usages = [PodUsage(pod("small"), 5 * MIB), PodUsage(pod("large", "attendee-bob"), 50 * MIB)]
     item = of_machine("memory.available", Observation(10 * MIB, 100 * MIB), usages)
     assert item["what"] == ("10Mi of 100Mi are left; pod large of namespace attendee-bob uses most, 50Mi")

@@ -18,7 +18,7 @@ def result(**verdicts):
     return {"seconds": 35.0, "notebooks": notebooks}
 
 
-def test_what_is_not_in_a_notebook_is_the_clusters_time():
+def test_time_outside_notebooks_is_the_clusters():
     outcome = notebook_rehearsal.summarize(result(a="passed", b="passed"), place=PLACE, before={})
     assert outcome.seconds == {"a": 10.0, "b": 10.0, "cluster": 15.0}
     assert outcome.passed
@@ -38,7 +38,7 @@ def test_a_rehearsal_that_was_cut_short_is_no_measure_for_the_next(verdict, whol
     )
 
 
-def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
+def test_the_next_rehearsal_reads_the_saved_times(tmp_path):
     path = tmp_path / notebook_rehearsal.TIMES_FILE
     assert notebook_rehearsal.read(path) == {}
     path.write_text("not json")

@@ -9,7 +9,7 @@ from trainyard_kit.workshop import notebook_reset
 MADE = {"02": ["volume/shared", "pod/writer"], "05": ["run/digits"], "06": ["run/cifar", "volume/shared"]}
 
 
-def test_what_two_notebooks_make_belongs_to_the_first():
+def test_an_object_of_two_notebooks_belongs_to_the_first():
     assert notebook_reset.plan(MADE, ["06"]) == [("06", "run/cifar", "06"), ("06", "volume/shared", "02")]
 
 

@@ -48,7 +48,7 @@ def test_without_credentials_nothing_else_is_asked():
     assert [check.name for check in report.checks] == ["credentials"]
 
 
-def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():
+def test_an_optional_check_that_cannot_run_is_a_warning():
     report = run([Probe("quota", refuse, required=False)], about=ABOUT)
     assert report.ok and report.raise_failures() is report
     assert "could not be checked: it may not be asked" in report.checks[0].message

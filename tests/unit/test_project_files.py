@@ -30,7 +30,7 @@ def test_a_form_for_a_failed_notebook_lists_the_course():
     assert field["attributes"]["options"] == course
 
 
-def test_who_cites_names_the_version_that_is_packaged():
+def test_the_citation_names_the_packaged_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = read("CITATION.cff")
     assert str(citation["version"]) == project["version"]

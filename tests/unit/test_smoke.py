@@ -66,7 +66,7 @@ def test_the_first_thing_that_went_wrong_is_the_verdict_and_the_exit_code(verdic
     assert set(EXIT_CODES) == set(SCHEMA["properties"]["verdict"]["enum"])
 
 
-def test_a_threshold_holds_for_every_notebook_that_says_the_figure_or_for_the_one_that_is_named():
+def test_a_threshold_holds_for_all_notebooks_or_the_named_one():
     figures = {"05_x": {"accuracy": 0.98}, "06_y": {"accuracy": 0.6}, "01_z": {"allreduce_mb_per_s": 90.0}}
     judged = thresholds.evaluate(thresholds.parse("accuracy", "0.7"), figures)
     assert [(verdict.notebook, verdict.held) for verdict in judged] == [("05_x", True), ("06_y", False)]
@@ -148,7 +148,7 @@ def labels(chains):
     return [[notebook.label for notebook in chain] for chain in chains]
 
 
-def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_begins_first():
+def test_a_notebook_follows_the_one_whose_work_it_uses():
     lanes = labels(plan.chains(COURSE, lanes=2))
     assert lanes == [["00"], ["04", "06", "11"], ["08"], ["05"], ["12"]]
 
@@ -186,7 +186,7 @@ def test_taints_are_tolerated_as_kubectl_writes_them(taint, toleration):
         *(("LABELS", text) for text in ("team", "=b", "a=b=c", "a=ü")),
     ],
 )
-def test_what_is_no_taint_or_label_is_named(setting, text):
+def test_an_invalid_taint_or_label_is_named(setting, text):
     with pytest.raises(BadInput, match=text):
         config.read({f"TRAINYARD_{setting}": text})
 

@@ -22,7 +22,7 @@ COUNTS = ResourceCounts(processes=ONE, zombies=0, mounts=ONE, descriptors=ONE, f
     ],
     ids=["lost", "changed", "back after its deletion"],
 )
-def test_what_was_acknowledged_and_is_not_so_is_found(content, stored, words):
+def test_lost_acknowledged_content_is_found(content, stored, words):
     ledger = Ledger()
     ledger.sent(KEY, content)
     ledger.answered(KEY, content)

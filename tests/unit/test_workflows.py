@@ -131,7 +131,7 @@ def test_actions_are_pinned_to_a_version(workflow):
         assert used.startswith("./") or re.search(r"@v\d+\.\d+\.\d+$", used), used
 
 
-def test_a_workflow_reads_alone_unless_a_job_says_what_it_writes_and_no_checkout_keeps_the_token(workflow):
+def test_workflows_have_read_permissions_unless_a_job_declares_more(workflow):
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
         writes = [scope for scope, right in job.get("permissions", {}).items() if right == "write"]
@@ -153,7 +153,7 @@ def test_a_release_uses_nothing_that_another_run_left_behind():
         assert not step.get("uses", "").startswith("actions/cache")
 
 
-def test_what_is_published_was_built_twice_and_compared():
+def test_published_files_were_built_twice_and_compared():
     jobs = load("release")["jobs"]
     for name in (name for name in jobs if name.startswith("publish")):
         assert "reproduce" in jobs[name]["needs"]

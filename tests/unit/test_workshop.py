@@ -134,7 +134,7 @@ def test_a_disk_of_one_node_is_not_shared(source):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(options, words):
+def test_invalid_options_are_refused_before_a_cluster_is_sought(options, words):
     with pytest.raises(BadInput, match=words):
         kit.workshop.create(cluster="nowhere", **options)
 

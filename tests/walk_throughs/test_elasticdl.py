@@ -106,9 +106,7 @@ def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(data, shell
     assert set(closed.records) == {data.train_images} and len(train.metrics("resume")) == 1
 
 
-def test_a_service_of_high_priority_preempts_three_workers_which_come_back_when_it_is_scaled_down(
-    all_images, shell, train, tmp_path
-):
+def test_a_service_of_high_priority_preempts_three_workers(all_images, shell, train, tmp_path):
     (tmp_path / "model_zoo" / "nginx.yaml").write_text(manifest(PAGE, "test-nginx"))
 
     def phases(name):

@@ -173,9 +173,7 @@ def test_the_priorities_and_the_pod_of_elasticdls_page_work_on_its_claim(local_c
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_jobs_of_kubeflows_page_train_with_two_processes_in_a_pod_and_its_commands_work(
-    cluster, shell, tmp_path
-):
+def test_the_jobs_of_kubeflows_page_train_and_its_commands_work(cluster, shell, tmp_path):
     page = "kubeflow-pytorchjob"
     kit.install("training-operator", cluster=cluster)
     try:
@@ -219,9 +217,7 @@ def inspections(page):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_workers_of_torchelastics_page_fetch_their_program_meet_at_etcd_and_train(
-    cluster, apply, shell, tmp_path
-):
+def test_the_workers_of_torchelastics_page_meet_at_etcd_and_train(cluster, apply, shell, tmp_path):
     page, folder = "torchelastic-eks", kit.config.manifests("torch-elastic-eks", "etcd.yaml").parent
     volume = cluster.create_volume("efs-claim")
     mirror(cluster, apply, tmp_path)
