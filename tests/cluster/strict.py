@@ -2,6 +2,7 @@
 
 import copy
 import secrets
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -41,6 +42,8 @@ class StrictNamespace:
         for row in rows:
             for item in ROWS[row].get("objects", []) + (rule(row) if "expression" in ROWS[row] else []):
                 self.kube.apply(item)
+                if item["kind"] == "ResourceQuota":  # the API server admits by what it has counted
+                    until(partial(self._is_counted, item["metadata"]["name"]), "the quota to be counted")
             if "expression" in ROWS[row]:
                 until(self._refuses, f"the rule {row} to hold")
         self._bind_user(cannot)
@@ -48,6 +51,9 @@ class StrictNamespace:
         content = cluster.kube.kubeconfig_for(token, user="engineer", namespace=self.name)
         (path / "kubeconfig").write_text(yaml.safe_dump(content))
         self.cluster = ExistingCluster(self.name, kubeconfig=path / "kubeconfig")
+
+    def _is_counted(self, quota):
+        return bool(self.kube.get("ResourceQuota", quota).get("status", {}).get("hard"))
 
     def _refuses(self):
         """Whether a rule refuses a pod that has nothing that it asks for, and what Pod Security does."""

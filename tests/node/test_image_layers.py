@@ -414,8 +414,18 @@ def small_disk(tmp_path):
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount + after, "sh"]
 
 
-@pytest.mark.parametrize("kind", ["large", "bomb", "sparse", "files"])
-def test_a_layer_that_does_not_fit_is_an_error_and_leaves_nothing(registry, tmp_path, small_disk, kind):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("large", "may still be written"),
+        ("bomb", "may still be written"),
+        ("sparse", "may still be written"),
+        ("files", "no space left"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_an_error_and_leaves_nothing(
+    registry, tmp_path, small_disk, kind, message
+):
     if kind == "large":
         pulled_image = image(layer(entry("a", os.urandom(80 << 20))), compress="")
     elif kind == "bomb":
@@ -426,7 +436,7 @@ def test_a_layer_that_does_not_fit_is_an_error_and_leaves_nothing(registry, tmp_
         pulled_image = image(layer(*(entry(f"{n}") for n in range(6000))))
     done = images(tmp_path / "store", "pull", registry.add(f"full/{kind}:1", pulled_image), prefix=small_disk)
     assert done.reason == "disk", done
-    assert "may still be written" in done.message or "no space left" in done.message
+    assert message in done.message
     assert done.errors == "", "nothing is left of the layer"
 
 
