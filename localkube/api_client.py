@@ -333,7 +333,7 @@ class Informer:
 
 
 def object_key(item: Mapping[str, Any]) -> tuple[str, str]:
-    """The namespace, empty for a cluster-scoped object, and the name of an object."""
+    """Get the namespace, empty for a cluster-scoped object, and the name of an object."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 

@@ -191,7 +191,7 @@ class ClusterSpec:
         return {RACK: f"rack-{ascii_lowercase[index * self.racks // self.nodes]}"}
 
     def _devices(self, index: int, machine: HostInfo) -> list[Gpu]:
-        """The real GPUs of a node, the same one several times where it has several shares of it."""
+        """List the real GPUs of a node, the same one several times where it has several shares of it."""
         if not isinstance(self.gpus, int):
             return list(machine.gpus[index :: self.nodes])
         first = index * self.gpus

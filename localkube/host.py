@@ -144,7 +144,7 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """The memory that this process may use: the machine's or its control group's, in bytes."""
+    """Compute the memory that this process may use: the machine's or its control group's, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in CGROUP_LIMITS:
         if os.path.exists(path):
@@ -234,14 +234,14 @@ def pod_users(place: Path) -> IdRanges:
 
 
 def _ids_of(path: str, names: Collection[str]) -> set[tuple[int, int]]:
-    """The ranges of /etc/subuid or /etc/subgid for a user with these names: first id and count."""
+    """Read the ranges of /etc/subuid or /etc/subgid for a user with these names: first id and count."""
     lines = Path(path).read_text().splitlines() if os.path.exists(path) else []
     fields = (line.split(":") for line in lines if line.count(":") == 2)
     return {(int(start), int(size)) for name, start, size in fields if name in names}
 
 
 def _own_subordinate_ids() -> tuple[int, ...]:
-    """The first of this user's subordinate users and groups; empty where they are too few for a container."""
+    """Find the first of this user's subordinate users and groups; empty if they are too few."""
     try:
         names: tuple[str, ...] = (pwd.getpwuid(os.getuid()).pw_name, str(os.getuid()))
     except KeyError:
@@ -344,6 +344,6 @@ def namespaces_fix() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """A process's start time in ticks since boot; None if it has ended."""
+    """Read a process's start time in ticks since boot; None if it has ended."""
     fields = stat_fields(pid)
     return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])

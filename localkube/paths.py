@@ -25,17 +25,17 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 
 
 def cache_dir() -> Path:
-    """The directory of files that can be obtained again."""
+    """Find the directory of files that can be obtained again."""
     return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def state_dir() -> Path:
-    """The directory of clusters."""
+    """Find the directory of clusters."""
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
 def images_dir() -> Path:
-    """The store of pulled images, one for all clusters."""
+    """Find the store of pulled images, one for all clusters."""
     return state_dir() / "images"
 
 

@@ -26,12 +26,12 @@ TAIL_LINES = 8
 
 
 def folder() -> Path:
-    """The folder of the cache for wheels."""
+    """Name the folder of the cache for wheels."""
     return cache_dir() / "wheels"
 
 
 def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
-    """Options that make pip install from a bundle's wheels; none if there are none for this Python."""
+    """Build options that make pip install from a bundle's wheels; none if there are none for this Python."""
     note = read_json(folder() / NOTE)
     if note.get("python") != python_tag():
         return []

@@ -91,7 +91,7 @@ def _settings_of(name: str) -> str:
 
 
 def _current() -> set[Path]:
-    """The directories that this version would use for a new cluster."""
+    """List the directories that this version would use for a new cluster."""
     used = {recipe.folder for recipe in RECIPES.values()} | {cache_dir() / "preload" / preload.key()}
     used |= set((cache_dir() / "programs").glob("named-*"))
     try:

@@ -93,7 +93,7 @@ class ClusterFiles:
         return nodes
 
     def _kubelet(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """The content of ``kubelet.kubelet_config.KubeletConfig``."""
+        """Build the content of ``kubelet.kubelet_config.KubeletConfig``."""
         paths, hard = self.paths, self.spec.eviction_hard
         if hard is None:
             hard = default_thresholds(shutil.disk_usage(paths.root).total)
@@ -167,7 +167,7 @@ class ClusterFiles:
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """The settings of ``localkube.supervisor``."""
+        """Build the settings of ``localkube.supervisor``."""
         runtime = asdict(NETWORK) | {
             "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
@@ -200,7 +200,7 @@ class ClusterFiles:
         )
 
     def _certificates(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """The certificates and the kubeconfig that ``controlplane/renewal.py`` renews."""
+        """Describe the certificates and the kubeconfig that ``controlplane/renewal.py`` renews."""
         addresses = [
             address for node in nodes for address in (node.address, node.external_address) if address
         ]
@@ -216,7 +216,7 @@ class ClusterFiles:
         }
 
     def _token_webhook(self) -> str | None:
-        """The URL of the token webhook as the API server reaches it."""
+        """Compute the URL of the token webhook as the API server reaches it."""
         url = self.spec.token_webhook
         if url is None or self.mode == "plain":
             return url
@@ -236,7 +236,7 @@ class ClusterFiles:
         return replace(addresses, api_bind=loopback, loopback=loopback, egress=EGRESS_SOCKET)
 
     def _components(self) -> list[dict[str, Any]]:
-        """The programs that the supervisor starts."""
+        """Describe the programs that the supervisor starts."""
         paths, plain, programs = self.paths, self.mode == "plain", []
         addresses = self._listen_addresses()
         for component in components.commands(paths, self.control_plane, addresses=addresses):
@@ -255,7 +255,7 @@ class ClusterFiles:
         return programs
 
     def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """The content of ``cluster.json``."""
+        """Build the content of ``cluster.json``."""
         return {
             "name": self.paths.name,
             "nodes": len(nodes),
@@ -287,7 +287,7 @@ def _component(
 
 
 def registry_environment() -> dict[str, str]:
-    """The environment of the program that pulls images: proxies, and the paths of credentials and CAs."""
+    """Build the environment of the program that pulls images: proxies, and paths of credentials and CAs."""
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
     names = (
         *("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"),

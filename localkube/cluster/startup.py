@@ -168,7 +168,7 @@ def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
 
 
 def log_tail(paths: ClusterPaths, part: str) -> str:
-    """The last lines of each log, those of ``part`` at the end."""
+    """Read the last lines of each log, those of ``part`` at the end."""
     lines = []
     for path in sorted(paths.logs.glob("*.log"), key=lambda path: (path.stem == part, path.stem)):
         text = path.read_text(errors="replace").splitlines()[-(12 if path.stem == part else 3) :]

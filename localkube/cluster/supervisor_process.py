@@ -45,7 +45,7 @@ class SupervisorProcess(contextlib.AbstractContextManager["SupervisorProcess"]):
 
 
 def python_environment() -> dict[str, str]:
-    """The environment of our own Python processes, without the user's secrets."""
+    """Build the environment of our own Python processes, without the user's secrets."""
     names = (
         *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"),
         *("TRAINYARD_LOG_LEVEL", "TRAINYARD_STAND_INS"),

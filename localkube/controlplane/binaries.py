@@ -49,7 +49,7 @@ class ControlPlaneBinaries:
     programs: Mapping[str, tuple[str, ...]]
 
     def argv(self, component: str, *args: str) -> list[str]:
-        """The command that runs ``component`` with ``args``."""
+        """Build the command that runs ``component`` with ``args``."""
         return [*self.programs[component], *args]
 
     def has(self, component: str) -> bool:
@@ -105,7 +105,7 @@ def planned_version() -> dict[str, str]:
 
 
 def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:
-    """The cache folders of this control plane; one from a package is copied there first."""
+    """List the cache folders of this control plane; one from a package is copied there first."""
     if binaries.origin == "path":
         raise LocalClusterError(
             "the control plane is not Trainyard's own",

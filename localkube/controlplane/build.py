@@ -97,14 +97,14 @@ class GoModule:
 
 
 def control_plane(program: str = PROGRAM) -> GoModule:
-    """The control plane's module, or that of our tools alone."""
+    """Describe the control plane's module, or that of our tools alone."""
     if program == TOOLS:
         return GoModule(SOURCES, 440, 60, 1 << 30, flags())
     return GoModule(SOURCES, 2673, 310, 4 << 30, flags(), overlay=OVERLAID)
 
 
 def go_version() -> str:
-    """The oldest Go version that builds the module, such as ``1.26.0``."""
+    """Read the oldest Go version that builds the module, such as ``1.26.0``."""
     match = re.search(r"^go (\S+)$", (SOURCES / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
     assert match, "go.mod names its Go version"
     return match[1]

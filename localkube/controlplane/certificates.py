@@ -55,7 +55,7 @@ class CertificateSpec:
 def leaves(
     *, node_addresses: Sequence[str], api_names: Sequence[str] = (), nodes: Sequence[str] = ()
 ) -> list[CertificateSpec]:
-    """The certificates of a cluster, authorities excluded."""
+    """List the certificates of a cluster, authorities excluded."""
     api = (*API_NAMES, *api_names)
     masters = "system:masters"
     return [

@@ -145,7 +145,7 @@ def _run(
 
 
 def _control_plane(report: Report) -> binaries.ControlPlaneBinaries:
-    """The control plane of this machine; its programs are obtained where they are missing."""
+    """Get the control plane of this machine; its programs are obtained where they are missing."""
     with contextlib.suppress(LocalClusterError):
         if (control_plane := binaries.present()).has("images"):
             return control_plane

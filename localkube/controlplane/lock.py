@@ -23,7 +23,7 @@ def no_progress(text: str) -> None:
 
 
 def lock_path(paths: ClusterPaths) -> Path:
-    """The lock file, beside the cluster's directory, which comes and goes."""
+    """Name the lock file, beside the cluster's directory, which comes and goes."""
     return paths.root.parent / f".{paths.name}.lock"
 
 

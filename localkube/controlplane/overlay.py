@@ -113,7 +113,7 @@ EDITED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 
 
 def digest_parts(modules: Iterable[str]) -> list[bytes]:
-    """The inputs of an overlay, for fingerprints."""
+    """List the inputs of an overlay, for fingerprints."""
     parts = [
         json.dumps([module, OMITTED.get(module, ()), EDITED.get(module, {})]).encode() for module in modules
     ]

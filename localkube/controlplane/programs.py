@@ -26,7 +26,7 @@ FREE_BYTES = 2 << 30
 
 
 def cached(names: Iterable[str]) -> list[Recipe]:
-    """The recipes among these whose programs are in the cache."""
+    """List the recipes among these whose programs are in the cache."""
     return [recipe for recipe in (RECIPES.get(name) for name in names) if recipe and recipe.ready]
 
 

@@ -86,7 +86,7 @@ def _check_free(address: str) -> None:
 
 
 def moved_ports(octet: int) -> int:
-    """The offset of ports below 1024; 0 where this user may listen on them."""
+    """Compute the offset of ports below 1024; 0 where this user may listen on them."""
     with socket.socket() as sock:
         try:
             sock.bind((f"127.{octet}.0.1", 1))

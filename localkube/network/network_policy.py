@@ -152,7 +152,7 @@ def meets(expression: Object, labels: Mapping[str, str]) -> bool:
 def _rules(
     sides: Sequence[Object] | None, namespace: str, peers: Sequence[Peer], ports: Any
 ) -> list[AllowRule]:
-    """The rules of one entry of ``ingress`` or ``egress``.
+    """Compute the rules of one entry of ``ingress`` or ``egress``.
 
     Args:
         sides: Its ``from`` or ``to``; none for all peers.

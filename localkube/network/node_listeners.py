@@ -92,7 +92,7 @@ class Listeners:
         self._retry: asyncio.TimerHandle | None = None  # one, not one for each front
 
     def address(self, front: Front) -> Backend | None:
-        """The address that listens for a front; None while there is none."""
+        """Find the address that listens for a front; None while there is none."""
         listener = self._listeners.get(front)
         return listener.address if listener else None
 

@@ -169,7 +169,7 @@ class PolicyEnforcer:
                 self._warn_not_enforced(f"the kernel refuses rules of nftables: {error.strerror}")
 
     def _services(self, uid: str, address: str) -> Targets:
-        """The ClusterIPs that a pod's own table serves; with affinity, the pod keeps one endpoint."""
+        """Collect the ClusterIPs that a pod's own table serves; with affinity, the pod keeps one endpoint."""
         if not self._policies.store:
             return {}
         targets = {}
@@ -186,7 +186,7 @@ class PolicyEnforcer:
         return peer(pod, self._labels(pod["metadata"]["namespace"]))
 
     def _name_server(self) -> Peer:
-        """The cluster's DNS as the pod that it is in other clusters, for policies that select it."""
+        """Describe the cluster's DNS as the pod that it is in other clusters, for policies that select it."""
         ports = {("dns", "UDP"): 53, ("dns-tcp", "TCP"): 53}
         labels = {"k8s-app": "kube-dns"}
         space = "kube-system"

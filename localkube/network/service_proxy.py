@@ -163,11 +163,11 @@ class ServiceProxy:
         self._listeners.close()
 
     def address(self, ip: str, port: int, protocol: str = "TCP") -> Backend | None:
-        """The address that listens for a Service's port; None if it has no endpoints."""
+        """Find the address that listens for a Service's port; None if it has no endpoints."""
         return self._listeners.address(Front(ip, port, protocol))
 
     def targets(self, client: str) -> dict[Front, tuple[Sequence[Backend], bool]]:
-        """The endpoints of each ClusterIP's TCP ports for a client, and whether it keeps to one of them."""
+        """Collect a client's endpoints of each ClusterIP's TCP ports, and whether it keeps to one of them."""
         return {
             front: (backends, balancer.affinity_seconds is not None)
             for fronts in self._fronts.values()
@@ -252,7 +252,7 @@ class ServiceProxy:
 
 
 def _affinity(spec: Object) -> float | None:
-    """The seconds for which a client keeps its endpoint."""
+    """Read the seconds for which a client keeps its endpoint."""
     if spec.get("sessionAffinity") != "ClientIP":
         return None
     config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
@@ -260,7 +260,7 @@ def _affinity(spec: Object) -> float | None:
 
 
 def _numbers(item: Object) -> dict[tuple[str, str], list[int]]:
-    """The port numbers of an EndpointSlice, by their name and protocol."""
+    """Map the port numbers of an EndpointSlice, by their name and protocol."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for entry in item.get("ports") or ():
         if entry.get("port"):
@@ -273,7 +273,7 @@ def _numbers(item: Object) -> dict[tuple[str, str], list[int]]:
 def _endpoints(
     slices: Sequence[tuple[Object, Mapping[tuple[str, str], Sequence[int]]]], port: Object, protocol: str
 ) -> list[ServiceEndpoint]:
-    """The ready endpoints of one port; if there are none, those that still serve while terminating."""
+    """List the ready endpoints of one port; if there are none, those that still serve while terminating."""
     ready, terminating = [], []
     for item, by_name in slices:
         numbers = by_name.get((port.get("name") or "", protocol), ())

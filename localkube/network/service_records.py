@@ -66,17 +66,17 @@ def is_headless(service: Object) -> bool:
 
 
 def cluster_ips(service: Object) -> list[str]:
-    """The IPv4 addresses of a Service, none if it is headless or an alias."""
+    """List the IPv4 addresses of a Service, none if it is headless or an alias."""
     return [ip for ip in service["spec"].get("clusterIPs") or () if ip != "None" and ":" not in ip]
 
 
 def slices_of(key: Key, slices: Informer) -> list[Object]:
-    """The IPv4 EndpointSlices of a Service."""
+    """List the IPv4 EndpointSlices of a Service."""
     return [item for item in slices.store.values() if owner(item) == key and item["addressType"] == "IPv4"]
 
 
 def owner(item: Object) -> Key:
-    """The Service that an EndpointSlice belongs to."""
+    """Find the Service that an EndpointSlice belongs to."""
     return item["metadata"].get("namespace", ""), (item["metadata"].get("labels") or {}).get(OWNER, "")
 
 
@@ -95,7 +95,7 @@ def has_ended(pod: Object) -> bool:
 
 
 def facts(pod: Object) -> tuple[Any, ...]:
-    """The fields of a pod that DNS data depend on."""
+    """Collect the fields of a pod that DNS data depend on."""
     spec, metadata, status = pod["spec"], pod["metadata"], pod.get("status") or {}
     return (
         status.get("podIP"),
@@ -139,7 +139,7 @@ def _in_pods(key: Key, spec: Object, include_unready: bool, pods: Informer) -> E
 
 
 def _known_ports(spec: Object) -> list[Object]:
-    """The ports of a Service with numeric targets."""
+    """Collect the ports of a Service with numeric targets."""
     ports = ({**port, "port": port.get("targetPort") or port["port"]} for port in spec.get("ports") or ())
     return [port for port in ports if isinstance(port["port"], int)]
 

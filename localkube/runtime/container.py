@@ -184,7 +184,7 @@ def close_others(keep: Iterable[int]) -> None:
 
 
 def _device_groups(devices: Iterable[str]) -> list[int]:
-    """The groups of devices that other users cannot open, such as ``render``."""
+    """List the groups of devices that other users cannot open, such as ``render``."""
     stats = []
     for path in devices:
         with contextlib.suppress(OSError):

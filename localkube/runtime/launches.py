@@ -255,7 +255,7 @@ class Launches:
         return [launch for launch in self._all if not launch.answered and choose(launch)]
 
     def pids(self) -> set[int]:
-        """The processes of all starts so far: a helper reports its child before PID 1 adopts it."""
+        """List the processes of all starts so far: a helper reports its child before PID 1 adopts it."""
         for launch in self._all:
             launch.read()
         return {launch.pid for launch in self._all if launch.pid is not None}

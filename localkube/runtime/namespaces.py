@@ -101,7 +101,7 @@ def end_shared_processes(pod: dict[str, int]) -> None:
 
 
 def mount_namespace(pid: int) -> int | None:
-    """The inode number of a process's mount namespace, which its container does not share."""
+    """Read the inode number of a process's mount namespace, which its container does not share."""
     try:
         return os.stat(f"/proc/{pid}/ns/mnt").st_ino
     except OSError:

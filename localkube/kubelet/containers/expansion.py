@@ -64,19 +64,19 @@ class ArgumentSpace:
 
 
 def argument_bytes() -> int:
-    """The kernel's limit on arguments and environment together."""
+    """Read the kernel's limit on arguments and environment together."""
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     quarter = _MAX_BYTES if stack == resource.RLIM_INFINITY else stack // 4
     return max(_MIN_BYTES, min(_MAX_BYTES, quarter))
 
 
 def text_bytes(text: str) -> int:
-    """The size of a text in bytes, as the kernel counts it."""
+    """Compute the size of a text in bytes, as the kernel counts it."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogateescape"))
 
 
 def too_long(what: str, reason: str) -> ConfigError:
-    """The error for a text that exceeds the kernel's limit; the pod's specification must change."""
+    """Create the error for a text that exceeds the kernel's limit; the pod's specification must change."""
     return ConfigError(f"{what[:100]}: argument list too long: {reason}", permanent=True)
 
 

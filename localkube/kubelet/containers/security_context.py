@@ -18,13 +18,13 @@ SECCOMP_PROFILES = "/var/lib/kubelet/seccomp"  # where a node has profiles of th
 
 
 def effective(pod: Mapping[str, Any], container: Mapping[str, Any], field: str) -> Any:
-    """A field of the container's security context, or else of the pod's."""
+    """Get a field of the container's security context, or else of the pod's."""
     own = (container.get("securityContext") or {}).get(field)
     return own if own is not None else (pod["spec"].get("securityContext") or {}).get(field)
 
 
 def user(pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: str, read: Read) -> UserSpec:
-    """The ids of a container's processes.
+    """Compute the ids of a container's processes.
 
     Args:
         image_user: As in ``1000:100`` or ``nginx``; empty for root.
@@ -107,7 +107,7 @@ def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:
 
 
 def home_directory(uid: int, read: Read) -> str:
-    """The home directory of a user in its image, as the container runtime sets HOME."""
+    """Find the home directory of a user in its image, as the container runtime sets HOME."""
     return next((entry[5] for entry in _entries(read("/etc/passwd"), 7) if entry[2] == str(uid)), "") or "/"
 
 
@@ -136,7 +136,7 @@ def _find_group(name: str, read: Read) -> int:
 
 
 def _entries(text: str | None, fields: int) -> Iterable[list[str]]:
-    """The well-formed lines of ``/etc/passwd`` or ``/etc/group``."""
+    """Yield the well-formed lines of ``/etc/passwd`` or ``/etc/group``."""
     for line in (text or "").splitlines():
         entry = line.split(":")
         if len(entry) == fields and all(map(_is_id, entry[2 : 4 if fields == 7 else 3])):
@@ -148,7 +148,7 @@ def _is_id(text: str) -> bool:
 
 
 def capabilities(container: Mapping[str, Any]) -> tuple[str, ...]:
-    """The capabilities of a container, within its user namespace."""
+    """Compute the capabilities of a container, within its user namespace."""
     context = container.get("securityContext") or {}
     if context.get("privileged"):
         return tuple(CAPABILITIES)

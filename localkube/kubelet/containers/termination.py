@@ -22,7 +22,7 @@ Kill = Callable[[Process, int], Awaitable[None]]
 
 
 def signal_number(name: str) -> int:
-    """The number of a stop signal, such as ``SIGQUIT`` or ``3``; SIGTERM for none."""
+    """Parse the number of a stop signal, such as ``SIGQUIT`` or ``3``; SIGTERM for none."""
     if name.isdigit():
         return int(name)
     full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"

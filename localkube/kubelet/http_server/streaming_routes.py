@@ -139,7 +139,7 @@ class Streams:
 
 
 def _ports(texts: Sequence[str]) -> list[int]:
-    """The ports that a client library requests; kubectl names them inside its tunnel."""
+    """Parse the ports that a client library requests; kubectl names them inside its tunnel."""
     ports = [port for text in texts for port in text.split(",")]
     valid = all(map(is_port, ports))
     if not valid or len(ports) > 128:

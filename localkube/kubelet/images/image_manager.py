@@ -201,7 +201,7 @@ class ImageManager:
         return replace(image, copy=copy)
 
     def stop_signal(self, reference: str) -> str:
-        """The signal that ends a container of a pulled image; empty for SIGTERM."""
+        """Find the signal that ends a container of a pulled image; empty for SIGTERM."""
         with contextlib.suppress(store.InvalidReference):
             if record := store.find(reference):
                 return record["config"].get("StopSignal") or ""
@@ -320,7 +320,7 @@ class ImageManager:
             raise PullError("deadline", message) from error
 
     async def _credentials(self, pod: Object) -> list[dict[str, Any]]:
-        """The pod's ``imagePullSecrets``, as contents of ``.docker/config.json``."""
+        """Read the pod's ``imagePullSecrets``, as contents of ``.docker/config.json``."""
         auths = []
         for reference in pod["spec"].get("imagePullSecrets") or []:
             name, problem = reference.get("name", ""), ""

@@ -48,7 +48,7 @@ def _state(entry: StandIn, programs: Programs) -> str:
 
 
 def _control_plane() -> dict[str, tuple[str, ...]]:
-    """The control plane's programs, if they are here already; nothing is downloaded."""
+    """Find the control plane's programs, if they are here already; nothing is downloaded."""
     try:
         return dict(binaries.present().programs)
     except LocalClusterError:

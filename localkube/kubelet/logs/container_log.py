@@ -39,7 +39,7 @@ class LogLimits:
 
 
 def segments(path: Path) -> list[Path]:
-    """The files of the log whose newest file is ``path``, the oldest first."""
+    """List the files of the log whose newest file is ``path``, the oldest first."""
     names = []
     with contextlib.suppress(FileNotFoundError):
         names = [name for name in path.parent.iterdir() if name.name.startswith(path.name)]

@@ -236,7 +236,7 @@ class _Output:
 
 
 def _part(entry: bytes) -> bytes:
-    """The content of a P entry; empty for a truncated one."""
+    """Get the content of a P entry; empty for a truncated one."""
     return entry[CONTENT:] if entry[TAG] == PART else b""
 
 

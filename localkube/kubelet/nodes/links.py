@@ -55,7 +55,7 @@ class Link:
         return " to ".join(self.ends)
 
     def limits(self) -> dict[str, int]:
-        """The limits, in the units of ``traffic_control.shape``."""
+        """Build the limits, in the units of ``traffic_control.shape``."""
         return {"rate": round(self.bandwidth / 8 * FRAME), "latency": self.latency}
 
 
@@ -139,7 +139,7 @@ class LinkManager:
         return rows
 
     async def metrics(self, node: str) -> str:
-        """The node's links in Prometheus's text format: bytes of each direction, and the limit."""
+        """Format the node's links in Prometheus's text format: bytes of each direction, and the limit."""
         links = [link for link in self._links.values() if any(node in end for end in link.nodes)]
         if not links:
             return ""

@@ -122,7 +122,7 @@ class NodePool:
 
 
 def node_object(settings: NodeSettings, *, version: str, pressure: Collection[str] = ()) -> dict[str, Any]:
-    """The Node to register."""
+    """Build the Node to register."""
     labels = {
         "kubernetes.io/hostname": settings.name,
         "kubernetes.io/os": "linux",

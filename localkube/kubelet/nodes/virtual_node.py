@@ -120,7 +120,7 @@ class VirtualNode:
         self.state, self.api.silent = RUNNING, False
 
     def network_place(self) -> dict[str, str]:
-        """The node's place in the network, for the runtime."""
+        """Describe the node's place in the network, for the runtime."""
         bridge = f"isolated{self.settings.index}"
         return {"address": self.settings.address, "prefix": self.settings.pods, "bridge": bridge}
 

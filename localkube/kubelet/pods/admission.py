@@ -104,7 +104,7 @@ def fits(pod: Object, node: Object) -> bool:
 
 
 def sysctls(pod: Object) -> dict[str, str]:
-    """The kernel's parameters that a pod sets, by their names with dots.
+    """Collect the kernel's parameters that a pod sets, by their names with dots.
 
     Example:
         >>> entries = [{"name": "net/ipv4/tcp_rmem", "value": "1 2 3"}]

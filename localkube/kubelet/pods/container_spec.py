@@ -285,7 +285,7 @@ class ContainerStart:
             return await TEXTS.call(declare)
 
     def _base_environment(self, hostname: str, image: ResolvedImage, user: UserSpec) -> dict[str, str]:
-        """The variables of the image and of the runtime."""
+        """Build the variables of the image and of the runtime."""
         if image.layers:
             base = {"HOME": security_context.home_directory(user.uid, image.read)}
         else:
@@ -427,7 +427,7 @@ async def _existing(
 
 
 def _threads(container: Mapping[str, Any], node_cpus: float) -> int:
-    """The number of threads for OpenMP and MKL: the CPU limit, rounded up."""
+    """Compute the number of threads for OpenMP and MKL: the CPU limit, rounded up."""
     limit = container.get("resources", {}).get("limits", {}).get("cpu")
     return max(1, math.ceil(float(parse(limit)) if limit else node_cpus))
 

@@ -44,13 +44,13 @@ def is_static(pod: Object) -> bool:
 
 
 def with_status(pod: Object, mirror: Object) -> dict[str, Any]:
-    """A static pod with what the API has of its mirror: status and versions."""
+    """Combine a static pod with what the API has of its mirror: status and versions."""
     versions = {key: mirror["metadata"].get(key) for key in ("resourceVersion", "generation")}
     return {**pod, "metadata": pod["metadata"] | versions, "status": mirror.get("status") or {}}
 
 
 def config_hash(pod: Object, *, node: str, source: str) -> str:
-    """The hash that identifies a pod of a node's file, which is its uid there as well: 32 characters."""
+    """Compute the hash of 32 characters that identifies a static pod, which is also its uid on the node."""
     text = json.dumps([pod, node, source], sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 

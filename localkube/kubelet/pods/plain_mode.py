@@ -211,7 +211,7 @@ def is_static(command: str, env: Mapping[str, str]) -> bool:
 
 
 def _kubeconfig(server: str, account: str) -> dict[str, Any]:
-    """A kubeconfig for the pod's own service account."""
+    """Build a kubeconfig for the pod's own service account."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

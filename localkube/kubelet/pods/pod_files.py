@@ -76,7 +76,7 @@ class PodFiles:
         os.close(directory)
 
     def network_files(self, uid: str) -> Path:
-        """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
+        """Name the directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
         return self.pods / uid / "network"
 
     async def remove_files(self, uid: str) -> None:
@@ -113,7 +113,7 @@ class PodFiles:
         )
 
     def writable_layer(self, uid: str, container: str, restart: int) -> Path:
-        """The directory with what one run of a container writes outside of volumes."""
+        """Name the directory with what one run of a container writes outside of volumes."""
         return self.pods / uid / "writable" / f"{container}.{restart}"
 
     async def remove_writable_layer(self, uid: str, container: str, restart: int) -> None:

@@ -301,13 +301,13 @@ class PodManager:
         return await port_forward.connect(self._client, pod=uid, port=port, addresses=addresses)
 
     def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
-        """The log of the container's latest or previous run; None where there is none."""
+        """Find the log of the container's latest or previous run; None where there is none."""
         worker = self._workers.get(pod["metadata"]["uid"])
         run = latest_run(worker.record.states.get(container) if worker else None, previous=previous)
         return None if worker is None or run is None else self._files.log_path(worker.uid, container, run)
 
     def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
-        """The reason why the container has not started yet; None once it has ever run."""
+        """Get the reason why the container has not started yet; None once it has ever run."""
         worker = self._workers.get(pod["metadata"]["uid"])
         record = worker.record.states.get(container) if worker else None
         if record is None:

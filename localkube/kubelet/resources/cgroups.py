@@ -340,7 +340,7 @@ class ControlGroups:
             self._pods[uid] = namespace, self._requested(self._roots["cpu"] / namespace / uid)
 
     def _namespace(self, uid: str) -> str:
-        """The namespace of a pod; for a pod of an earlier kubelet, found by its group."""
+        """Find the namespace of a pod; for a pod of an earlier kubelet, found by its group."""
         if uid in self._pods:
             return self._pods[uid][0]
         root = self._roots.get("pids", self._roots["memory"])
@@ -420,7 +420,7 @@ def _remove(directories: list[Path]) -> None:
 
 
 def _pod_uid(identity: str) -> str:
-    """The uid of a container's pod."""
+    """Get the uid of a container's pod."""
     return identity.split(".")[0]
 
 

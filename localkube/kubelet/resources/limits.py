@@ -143,7 +143,7 @@ class Limits:
             self._groups.keep_only(identities)
 
     def processes(self, uid: str) -> int | None:
-        """A pod's processes and threads by its control group; None without one."""
+        """Count a pod's processes and threads by its control group; None without one."""
         return self._groups.processes(uid) if self._groups is not None else None
 
     @property
@@ -152,7 +152,7 @@ class Limits:
         return self._groups.bounds if self._groups is not None and self._groups.counts_processes else None
 
     def usage(self, identity: str) -> Usage | None:
-        """A container's usage by its control group; None without one."""
+        """Read a container's usage by its control group; None without one."""
         return self._groups.usage(identity) if self._groups is not None else None
 
     async def run(self) -> None:
@@ -313,7 +313,7 @@ class OomWatcher:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and its descendants: orphans of a container are reparented to its first process."""
+    """List the process and its descendants: orphans of a container are reparented to its first process."""
     pids, index = [pid], 0
     while index < len(pids):
         for thread in threads(pids[index]):

@@ -76,7 +76,7 @@ async def measure(
 
 
 def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
-    """The kubelet's message for an eviction; None if the pod is within its limits."""
+    """Write the kubelet's message for an eviction; None if the pod is within its limits."""
     for name, size in _sized(pod):
         if size and stored.volumes.get(name, 0) > whole(size):
             return f'Usage of EmptyDir volume "{name}" exceeds the limit "{size}". '

@@ -45,7 +45,7 @@ class NodeSettings:
         return int(self.index * self.cpus)
 
     def allocatable(self) -> dict[str, str]:
-        """The node's allocatable resources."""
+        """Compute the node's allocatable resources."""
         quantities = {
             "cpu": f"{round(self.cpus * 1000)}m",
             "memory": f"{self.memory // 1024}Ki",
@@ -55,5 +55,5 @@ class NodeSettings:
         return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus and not self.gpu_model else {})
 
     def capacity(self) -> dict[str, str]:
-        """The node's capacity, including a DRA driver's GPUs, which are allocated only by claims."""
+        """Compute the node's capacity, including a DRA driver's GPUs, which are allocated only by claims."""
         return self.allocatable() | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})

@@ -35,7 +35,7 @@ _LIMITED = (
 
 
 def default_thresholds(disk: int) -> str:
-    """The default hard thresholds, for a disk of this size in bytes."""
+    """Compute the default hard thresholds, for a disk of this size in bytes."""
     return HARD.format(disk="10%" if disk // 10 < MAX_DISK else f"{MAX_DISK >> 30}Gi")
 
 

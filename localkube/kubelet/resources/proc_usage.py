@@ -61,14 +61,14 @@ class ProcessTable:
             self._seconds[pid] = sum(map(int, fields[11:15])) * TICK_SECONDS
 
     def tree(self, pid: int) -> list[int]:
-        """The process and its descendants; empty when it has ended."""
+        """List the process and its descendants; empty when it has ended."""
         pids = [pid] if pid in self._seconds else []
         for process in pids:
             pids += self._children.get(process, [])
         return pids
 
     def usage(self, pid: int) -> Usage | None:
-        """The usage of the container with the first process ``pid``; None when it has ended."""
+        """Compute the usage of the container with the first process ``pid``; None when it has ended."""
         tree = self.tree(pid)
         if not tree:
             return None

@@ -139,7 +139,7 @@ class StatsProvider:
         self._last[node] = seconds
 
     async def resource(self, node: NodeSettings) -> str:
-        """The text of ``/metrics/resource``."""
+        """Format the text of ``/metrics/resource``."""
         sample, lines = await self.measure(), _Lines()
         whole = self._node_usage(node, sample)
         lines.add("node_cpu_usage_seconds_total", whole.cpu, when=sample.when)
@@ -166,7 +166,7 @@ class StatsProvider:
         return lines.text() + self._gpu_lines(node) + links
 
     def _gpu_lines(self, node: NodeSettings) -> str:
-        """The metrics of the node's real GPUs, as dcgm-exporter's."""
+        """Format the metrics of the node's real GPUs, as dcgm-exporter's."""
         if not node.gpu_devices or self._gpus is None:
             return ""
         uses = [use for use in self._gpus.sample() if use.uuid in node.gpu_devices]
@@ -179,7 +179,7 @@ class StatsProvider:
         return exposition(node.name, uses, holders)
 
     def _node_usage(self, node: NodeSettings, sample: StatsSample) -> Usage:
-        """A node's usage: its pods and its share of the kubelet."""
+        """Compute a node's usage: its pods and its share of the kubelet."""
         share = len(self._nodes)
         used = [sample.usage[identity] for identity in self._last[node.name] if identity in sample.usage]
         pods = _sum(used)
@@ -188,7 +188,7 @@ class StatsProvider:
 
 
 def stats_routes(stats: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
-    """The routes of the kubelet's API; ``addresses`` maps the destination address to its node."""
+    """Build the routes of the kubelet's API; ``addresses`` maps the destination address to its node."""
 
     def requested_node(request: web.Request) -> NodeSettings:
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""

@@ -62,14 +62,14 @@ class ContainerRecord:
 
 
 def exit_reason(exit_code: int, signal: int | None = None, oom: bool = False) -> str:
-    """The reason of a terminated state: OOMKilled, Completed or Error."""
+    """Find the reason of a terminated state: OOMKilled, Completed or Error."""
     if oom:
         return "OOMKilled"
     return "Completed" if exit_code == 0 and not signal else "Error"
 
 
 def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | None]:
-    """The restart count of a container's next run, and the record of the previous run."""
+    """Compute the restart count of a container's next run, and the record of the previous run."""
     if before is None:
         return 0, None
     again = before.last is not None and before.last.restart_count == before.restart_count
@@ -77,7 +77,7 @@ def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | Non
 
 
 def latest_run(record: ContainerRecord | None, *, previous: bool) -> int | None:
-    """The run whose log ``kubectl logs`` shows; None if there is none.
+    """Find the run whose log ``kubectl logs`` shows; None if there is none.
 
     ``previous`` is the last run that has ended while another runs or is pending, as in the kubelet.
     """

@@ -286,7 +286,7 @@ def _identity(container_id: str) -> str:
 
 
 def _end(status: Object) -> Object | None:
-    """The terminated state that counts: the current one, or the last one while waiting to restart."""
+    """Find the terminated state that counts: the current one, or the last one while waiting to restart."""
     state = status["state"]
     if "terminated" in state:
         return state["terminated"]

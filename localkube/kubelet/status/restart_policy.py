@@ -41,7 +41,7 @@ def container_should_restart(pod: Object, container: Object, exit_code: int | No
 
 
 def restart_action(container: Object, exit_code: int | None) -> str | None:
-    """The action of the first of a container's ``restartPolicyRules`` that matches its exit code."""
+    """Find the action of the first of a container's ``restartPolicyRules`` that matches its exit code."""
     rules = container.get("restartPolicyRules") or []
     return next((rule["action"] for rule in rules if _matches(rule, exit_code)), None)
 
@@ -70,7 +70,7 @@ def crashes(before: int, *, ran_for: float) -> int:
 
 
 def backoff(count: int) -> float:
-    """The delay in seconds from the ``count``-th consecutive end to the next start.
+    """Compute the delay in seconds from the ``count``-th consecutive end to the next start.
 
     The first restart is immediate; then 10, 20, 40, … 300 seconds.
 
@@ -84,7 +84,7 @@ def backoff(count: int) -> float:
 
 
 def config_backoff(count: int, *, permanent: bool = False) -> float:
-    """The delay in seconds after the ``count``-th start that failed because of the configuration.
+    """Compute the delay in seconds after the ``count``-th start that failed because of the configuration.
 
     Missing objects are looked up at least as often as by the kubelet; a ``permanent`` error is a crash.
 
@@ -98,7 +98,7 @@ def config_backoff(count: int, *, permanent: bool = False) -> float:
 
 
 def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> ContainerRecord:
-    """The record of a container in CrashLoopBackOff for ``delay`` seconds.
+    """Create the record of a container in CrashLoopBackOff for ``delay`` seconds.
 
     The ended run becomes ``last``; the restart count is unchanged until the next start.
     """
@@ -109,7 +109,7 @@ def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> Co
 
 
 def removed_to_restart(record: ContainerRecord) -> ContainerRecord:
-    """The record of a container that waits until all containers of its pod start again."""
+    """Create the record of a container that waits until all containers of its pod start again."""
     text = "The container is removed because RestartAllContainers in place"
     last = record.last if record.state == "waiting" else replace(record, last=None)
     return _waiting(record, "RestartingAllContainers", text, last=last)

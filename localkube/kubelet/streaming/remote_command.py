@@ -98,7 +98,7 @@ def exit_status(code: int) -> dict[str, Any]:
 
 
 def error_status(message: str) -> dict[str, Any]:
-    """The v1.Status of a command that could not be run to completion."""
+    """Build the v1.Status of a command that could not be run to completion."""
     text = f"Internal error occurred: {message}"
     causes = [{"message": message}]
     return {

@@ -112,7 +112,7 @@ class SpdyFramer:
 
 
 def data(stream: int, body: bytes, *, fin: bool = False) -> bytes:
-    """A data frame; ``fin`` ends our half of the stream."""
+    """Build a data frame; ``fin`` ends our half of the stream."""
     return struct.pack(">II", stream, (FIN if fin else 0) << 24 | len(body)) + body
 
 

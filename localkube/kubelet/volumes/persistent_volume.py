@@ -87,7 +87,7 @@ class ClaimResolver:
         return [claim for claim in self._mounted.get(uid, {}).values() if claim.size is not None]
 
     def stored(self, claim: ClaimDirectory) -> int:
-        """The usage of a claim in bytes when it was last measured."""
+        """Get the usage of a claim in bytes when it was last measured."""
         return self._stored.get(claim.path, 0)
 
     def record_usage(self, claim: ClaimDirectory, used: int) -> None:

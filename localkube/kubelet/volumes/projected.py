@@ -90,7 +90,7 @@ class PodPayload:
 def downward_files(
     source: Object, pod: Object, *, mode: int, allocatable: Mapping[str, str], contents: PodPayload
 ) -> Files:
-    """The files of a ``downwardAPI`` volume or projection.
+    """Compute the files of a ``downwardAPI`` volume or projection.
 
     Args:
         pod: The v1.Pod as it is now: labels and annotations may have changed since it started.

@@ -296,7 +296,7 @@ class VolumeManager:
         return MountedVolume(image.store, read_only=True, managed=True, idmap=True, layers=image.layers)
 
     def _group(self, pod: Object) -> int:
-        """The id of the pod's ``fsGroup`` on the disk, or else of its root group."""
+        """Compute the id of the pod's ``fsGroup`` on the disk, or else of its root group."""
         return self._owner(pod) + (_fs_group(pod) or 0 if self._ids.many else 0)
 
     def _owner(self, pod: Object) -> int:
@@ -371,7 +371,7 @@ def _fs_group(pod: Object) -> int | None:
 
 
 def _only_user(pod: Object) -> int | None:
-    """The common user of all containers, who owns a pod's token; None if they differ or are not set."""
+    """Find the common user of all containers, who owns a pod's token; None if they differ or are not set."""
     users = {effective(pod, container, "runAsUser") for _, container in containers(pod)}
     return users.pop() if len(users) == 1 else None
 
@@ -477,7 +477,7 @@ def _failed(spec: Object, problem: str) -> VolumeError:
 
 
 def _memory_size(pod: Object, spec: Object) -> int | None:
-    """The smaller of the volume's limit and the sum of the containers' memory limits."""
+    """Compute the smaller of the volume's limit and the sum of the containers' memory limits."""
     sizes = [whole(spec["emptyDir"]["sizeLimit"])] if spec["emptyDir"].get("sizeLimit") else []
     limits = [(c.get("resources") or {}).get("limits", {}).get("memory") for c in pod["spec"]["containers"]]
     if all(limits):

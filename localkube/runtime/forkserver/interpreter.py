@@ -243,7 +243,7 @@ def _python_path(env: Mapping[str, str]) -> list[str]:
 
 
 def _first_path(plan: ForkPlan) -> str:
-    """The directory that the interpreter puts first into sys.path."""
+    """Find the directory that the interpreter puts first into sys.path."""
     if plan["kind"] == "script":
         return os.path.dirname(os.path.realpath(plan["target"]))
     return os.getcwd() if plan["kind"] == "module" else ""

@@ -82,7 +82,7 @@ class StatusManager:
 
 
 def _version(pod: Mapping[str, Any]) -> int:
-    """The resourceVersion; larger ones are later.
+    """Parse the resourceVersion; larger ones are later.
 
     Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
