@@ -23,6 +23,7 @@ ENTRIES = 14  # at a package's root
 ENTRIES_BELOW = 22  # in a folder below it
 FILE_LINES = 500
 FUNCTION_LINES = 60
+TEST_NAME = 80  # characters
 ANY = {"kitlib": 6, "localkube": 14, "trainyard_kit": 7}  # arguments and results of public functions
 PRONOUNS = {"each", "other", "others", "found", "said", "told", "given", "whose", "there", "made", "wanted"}
 PRONOUN_PERCENT = 2
@@ -126,6 +127,13 @@ def test_files_and_functions_are_short_enough_to_be_read_at_once(package):
         if function.end_lineno - function.lineno + 1 > FUNCTION_LINES
     }
     assert long == set()
+
+
+def test_names_of_tests_are_short_and_begin_with_a_subject():
+    names = {function.name for _, function in bindings("tests").functions}
+    starts = ("test_what_", "test_who_")
+    assert [name for name in names if name.startswith("test_") and len(name) > TEST_NAME] == []
+    assert [name for name in names if name.startswith(starts)] == []
 
 
 @pytest.mark.parametrize("package", ANY)
