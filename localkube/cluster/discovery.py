@@ -125,7 +125,7 @@ def status(name: str) -> dict[str, Any]:
     if not alive(paths):
         return answer | {"state": "stopped", "reason": _stop_reason(paths, record)}
     if paths.asleep.exists():  # a connection would wake it
-        return answer | {"reason": "asleep: nobody uses it, and whatever connects to it wakes it"}
+        return answer | {"reason": "asleep: idle; any connection wakes it"}
     if problem := _api_problem(record["api_port"]):
         return answer | {"state": "broken", "reason": problem}
     return answer
