@@ -56,6 +56,6 @@ def test_an_image_is_built_once_in_the_cluster_and_goes_with_it(cloud, dockerfil
     assert images[0].reference == images[1].reference and images[0].bytes == images[1].bytes
     ((cluster, login),) = builds
     assert cluster is lab and login.host == address.partition("/")[0]
-    assert (login.user, bool(login.password)) in {("AWS", True), ("oauth2accesstoken", True)}
+    assert login.user == {"eks": "AWS", "gke": "oauth2accesstoken"}[lab.provider] and login.password
     lab.delete()
     assert where.left() == []
