@@ -83,7 +83,7 @@ def connect(
         kubeconfig: Of a cluster that the kit did not create; needed once, the kit keeps its path.
         context: One of the kubeconfig's contexts.
         start: Start a local cluster that has stopped, as after a restart of the machine.
-        region: Its region at AWS; as what follows, only needed on a machine that did not create it.
+        region: Its region at AWS; like the rest, only needed on a machine that did not create it.
         zone: Its zone at Google Cloud.
         project: Its project at Google Cloud.
         profile: The AWS profile to find it with.

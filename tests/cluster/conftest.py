@@ -46,7 +46,7 @@ def launch(local_cluster):
 
     yield launch_it
     for name in launched:
-        kit.Run(local_cluster.kube, name).delete()
+        local_cluster.delete_run(name)
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_of_launches_of_one_name_at_once_one_runs_and_is_whole(kind, replace, wr
         assert all(item["metadata"].get("deletionTimestamp") is None for item in owned)
         assert len(runs[0].objects.pods()) == 2
     finally:
-        kit.Run(local_cluster.kube, "at-once").delete()
+        local_cluster.delete_run("at-once")
 
 
 def test_a_launch_that_fails_deletes_what_it_has_created_and_nothing_else(

@@ -58,7 +58,7 @@ def all_images(claim):
 @pytest.fixture
 def train(cluster, shell):
     """Run the page's training command, as it is printed, where no job of its name is left."""
-    kit.Run(cluster.kube, "test-mnist").delete()
+    cluster.delete_run("test-mnist")
     shell("elasticdl zoo init")
     shell(TRAIN)
     return cluster.run("test-mnist")
