@@ -225,11 +225,11 @@ def _image_store(options: argparse.Namespace) -> Any:
 
 
 def _bundle(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube.bundles import create, unpack
+    from localkube.bundles import pack, unpack
 
     if options.action == "use":
         return unpack.use_bundle(options.file, report=_report)
-    return create.create_bundle(
+    return pack.create_bundle(
         options.file, with_wheels=not options.without_wheels, images=options.image, report=_report
     )
 

@@ -5,7 +5,7 @@ import functools
 import sys
 from pathlib import Path
 
-from localkube.bundles.create import create_bundle
+from localkube.bundles.pack import create_bundle
 from localkube.bundles.unpack import use_bundle
 from localkube.errors import LocalClusterError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.bundles import create, manifest, unpack, wheels
+from localkube.bundles import manifest, pack, unpack, wheels
 from localkube.controlplane import binaries, build, image_store
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
@@ -73,7 +73,7 @@ def template_bundle(pins, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as monkeypatch:
         fill(folder / "cache", monkeypatch)
-        create.create_bundle(
+        pack.create_bundle(
             folder / "trainyard.tar", with_wheels=True, report=lambda line: None, constraints=pins
         )
     return folder / "trainyard.tar"
@@ -137,7 +137,7 @@ def test_a_bundle_can_be_used_twice_and_replaces_what_was_there_or_was_interrupt
 
 def test_without_wheels_a_bundle_is_compressed(caches, tmp_path):
     goal = tmp_path / "small.tar.gz"
-    bundle_report = create.create_bundle(goal, with_wheels=False, report=lambda line: None)
+    bundle_report = pack.create_bundle(goal, with_wheels=False, report=lambda line: None)
     assert goal.stat().st_size == bundle_report["bytes"] < 4 * 300_000 * 0.7
     caches("other")
     assert "wheels" not in unpack.use_bundle(goal, report=lambda line: None)["holds"]
@@ -162,7 +162,7 @@ def test_container_images_come_along(images_program, caches, tmp_path, monkeypat
         image_store.pull(loaded, report=lambda line: None)
         pulled = registry.add("team/other:1", tool_image)
         goal = tmp_path / "bundle"
-        bundle_report = create.create_bundle(
+        bundle_report = pack.create_bundle(
             goal, with_wheels=False, images=[loaded, pulled], report=lambda line: None
         )
     assert manifest.IMAGES in bundle_report["holds"]
@@ -178,7 +178,7 @@ def test_container_images_come_along(images_program, caches, tmp_path, monkeypat
 def test_a_cut_bundle_changes_nothing(bundle, caches, tmp_path, share, compressed):
     if compressed:
         caches("one")
-        create.create_bundle(bundle, with_wheels=False, report=lambda line: None)
+        pack.create_bundle(bundle, with_wheels=False, report=lambda line: None)
         caches("other")
     os.truncate(bundle, int(bundle.stat().st_size * share))
     assert "bundle" in refusal(bundle).what
@@ -254,7 +254,7 @@ def test_a_disk_that_is_too_small_stays_as_it_was(bundle, small_disk, monkeypatc
 def test_a_disk_that_is_too_small_leaves_no_half_bundle(caches, small_disk):
     disk = small_disk("8k")
     with pytest.raises(LocalClusterError, match="the disk is full"):
-        create.create_bundle(disk / "small.tar", with_wheels=False, report=lambda line: None)
+        pack.create_bundle(disk / "small.tar", with_wheels=False, report=lambda line: None)
     assert list(disk.iterdir()) == []
 
 
@@ -264,7 +264,7 @@ def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path,
     )
     monkeypatch.setattr(binaries, "obtain", lambda report: system_binaries)
     with pytest.raises(LocalClusterError, match="TRAINYARD_CONTROLPLANE=build"):
-        create.create_bundle(tmp_path / "bundle", with_wheels=False, report=lambda line: None)
+        pack.create_bundle(tmp_path / "bundle", with_wheels=False, report=lambda line: None)
 
 
 def test_pip_installs_from_the_wheels_alone_where_the_pins_are_the_same(bundle, pins, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.bundles import create
+from localkube.bundles import pack
 from localkube.controlplane import programs
 
 from .clusters import state_home
@@ -26,7 +26,7 @@ OFFLINE = Path(__file__).parent / "programs" / "offline.py"
 def test_a_machine_without_a_network_runs_pods_from_a_bundle(request, tmp_path):
     programs.obtain(["etcd-v2"], report=lambda text: None)
     bundle = tmp_path / "trainyard.tar.gz"
-    create.create_bundle(bundle, with_wheels=False, report=lambda text: None)
+    pack.create_bundle(bundle, with_wheels=False, report=lambda text: None)
     with state_home(Path(request.config.cache.mkdir("offline"))) as home:
         environment = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
