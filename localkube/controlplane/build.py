@@ -55,8 +55,7 @@ COMPILING = (
     "-trimpath",
     "-buildvcs=false",
     "-mod=readonly",
-    # The second is Kueue's: the library of an alpha feature does not compile with Kubernetes 1.37.
-    "-tags=grpcnotrace,exclude_scheduler_library",
+    "-tags=grpcnotrace",
     "-gcflags=all=-dwarf=false",
 )
 OVERLAID = (

@@ -97,9 +97,8 @@ RECIPES = {
             "v0.19.2",
             package="sigs.k8s.io/kueue/cmd/kueue",
             manifests="config",
-            packages=284,
-            seconds=40,
-            overlay=("github.com/kubeflow/trainer/v2",),
+            packages=1240,
+            seconds=130,
         ),
     )
 }
