@@ -14,18 +14,25 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
 # Methods of `kitlib.clusters.base.Cluster` that a provider implements, and that notebooks do not call.
 PROVIDER_HOOKS = {
-    *(
-        "announce_end",
-        "built_in",
-        "create",
-        "credentials",
-        "end_notice",
-        "explain",
-        "find",
-        "grant_pod_access",
-    ),
-    *("image_notice", "list", "load_images", "operator_manifests", "pod_additions", "pod_annotations"),
-    *("pod_security", "revoke_pod_access", "share_files", "show_packages", "training_gpus"),
+    "announce_end",
+    "built_in",
+    "create",
+    "credentials",
+    "end_notice",
+    "explain",
+    "find",
+    "grant_pod_access",
+    "image_notice",
+    "list",
+    "load_images",
+    "operator_manifests",
+    "pod_additions",
+    "pod_annotations",
+    "pod_security",
+    "revoke_pod_access",
+    "share_files",
+    "show_packages",
+    "training_gpus",
 }
 HEAD = """# The public API
 

@@ -292,10 +292,8 @@ class Kube:
                 _preload_content=False,
             )
             channel.run_forever(timeout=READ_SECONDS)
-        except (
-            client.ApiException,
-            AttributeError,
-        ) as error:  # it raises the second as it handles a failed handshake
+        # The client raises an AttributeError while it handles a failed handshake.
+        except (client.ApiException, AttributeError) as error:
             message = str(
                 getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
             )

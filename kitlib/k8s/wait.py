@@ -58,9 +58,8 @@ def wait(
         raise Interrupted(
             f"stopped waiting for {what}; it continues. Last seen: {last}", about=about, fix=resume
         ) from error
-    late = f"timed out after {limit:g} s waiting for {what}"
-    late = late if timeout else f"no progress for {limit:g} s while waiting for {what}"
-    raise WaitTimeout(f"{late}. Last seen: {last}", about=about, fix=resume)
+    late = "timed out after {:g} s waiting for" if timeout else "no progress for {:g} s while waiting for"
+    raise WaitTimeout(f"{late.format(limit)} {what}. Last seen: {last}", about=about, fix=resume)
 
 
 def seconds(timeout: object) -> float:
