@@ -41,7 +41,7 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
     netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
     without_offload(GATE[0])
     for name in GATE:
-        netlink.set_up(name)
+        netlink.set_up(name, arp=False)  # whoever has the packet socket answers
     netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=settings["gateway"])
 
 
@@ -96,7 +96,7 @@ def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> N
     """
     with _ignoring_errno(errno.EEXIST):
         netlink.add_bridge(request["bridge"])
-    netlink.set_up(request["bridge"])
+    netlink.set_up(request["bridge"], arp=False)
     for address in (request["address"], *pods):
         move_pod(netlink, address, request["bridge"])
 

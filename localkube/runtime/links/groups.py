@@ -61,7 +61,7 @@ class NodeLinks:
         name, netlink = group["bridge"], self._netlink
         if new:
             netlink.add_bridge(name)
-            netlink.set_up(name)
+            netlink.set_up(name, arp=False)
         else:
             netlink.delete_link(name + "up")
         parent = socket.if_nametoindex(group["parent"])

@@ -16,7 +16,7 @@ IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_PID
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 RTA_DST, RTA_OIF, RTA_GATEWAY = 1, 4, 5
-IFF_UP = 1
+IFF_UP, IFF_NOARP = 0x1, 0x80
 RT_TABLE_MAIN, RT_TABLE_LOCAL = 254, 255
 RTPROT_BOOT, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RT_SCOPE_HOST = 3, 0, 253, 254
 RTN_UNICAST, RTN_LOCAL = 1, 2
@@ -77,9 +77,14 @@ class Netlink:
         attributes += attribute(IFLA_MTU, struct.pack("=I", mtu))
         self._link(attributes + _kind("veth", attribute(VETH_INFO_PEER, inner)))
 
-    def set_up(self, name: str, *, master: int | None = None) -> None:
-        """Bring an interface up; found by name in the socket's namespace, which need not be the caller's."""
-        header = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, IFF_UP, IFF_UP)
+    def set_up(self, name: str, *, master: int | None = None, arp: bool = True) -> None:
+        """Bring an interface up; found by name in the socket's namespace, which need not be the caller's.
+
+        Without ``arp`` it only forwards. By default Linux answers on every interface for all addresses of its
+        namespace: a bridge without an address would offer its own hardware address, which changes.
+        """
+        flags = IFF_UP if arp else IFF_UP | IFF_NOARP
+        header = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, flags, flags)
         attributes = attribute(IFLA_IFNAME, _text(name))
         if master is not None:
             attributes += attribute(IFLA_MASTER, struct.pack("=I", master))
