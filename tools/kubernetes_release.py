@@ -17,7 +17,9 @@ from localkube.controlplane import KUBERNETES, overlay
 ROOT = Path(__file__).parents[1]
 CONTROL_PLANE = ROOT / "localkube" / "controlplane"
 MODULES = (CONTROL_PLANE, ROOT / "tests/kubelet/module", ROOT / "tests/conformance/module")
-OPERATORS = tuple(CONTROL_PLANE / "modules" / name for name in ("jobset", "trainer-controller-manager"))
+OPERATORS = tuple(
+    CONTROL_PLANE / "modules" / name for name in ("jobset", "kueue", "trainer-controller-manager")
+)
 ETCD = "go.etcd.io/etcd/server/v3"
 
 

@@ -69,7 +69,7 @@ def operators(architecture: str, scratch: Path, report: Report) -> dict[Path, st
         archive = scratch / f"{name}.tar"
         with tarfile.open(archive, "w") as tar:
             tar.add(folder, arcname=name, filter=_undated)
-        files[archive] = programs.fingerprint(RECIPES[name])
+        files[archive] = RECIPES[name].fingerprint
     return files
 
 

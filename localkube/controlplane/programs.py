@@ -6,8 +6,6 @@ where possible, so that Go's cache is shared. An operator's manifests (CRDs, RBA
 the program.
 """
 
-import hashlib
-import json
 import shutil
 import subprocess
 import tempfile
@@ -16,12 +14,10 @@ from pathlib import Path
 
 from localkube.controlplane import build
 from localkube.controlplane.lock import Report, cache_lock
-from localkube.controlplane.recipes import RECIPES, Recipe
+from localkube.controlplane.recipes import FLAGS, MODULES, RECIPES, Recipe
 from localkube.errors import LocalClusterError, Skipped
 from localkube.paths import OPERATORS_PACKAGE, cache_dir, packaged_program, private_dir, writing
 
-MODULES = Path(__file__).parent / "modules"
-FLAGS = (*build.COMPILING, "-ldflags=-s -w")
 FREE_BYTES = 2 << 30
 
 
@@ -62,14 +58,6 @@ def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
     return folders
 
 
-def fingerprint(recipe: Recipe) -> str:
-    """Hash an operator's module and the build flags."""
-    digest = hashlib.sha256(json.dumps([recipe.package, recipe.overlay, FLAGS]).encode())
-    for name in ("go.mod", "go.sum"):
-        digest.update((MODULES / recipe.name / name).read_bytes())
-    return digest.hexdigest()[:12]
-
-
 def _obtain(recipe: Recipe, report: Report) -> None:
     try:
         try:
@@ -85,7 +73,7 @@ def _obtain(recipe: Recipe, report: Report) -> None:
 
 
 def _from_package(recipe: Recipe, report: Report) -> None:
-    name, digest = f"{recipe.name}.tar", fingerprint(recipe)
+    name, digest = f"{recipe.name}.tar", recipe.fingerprint
     archive = packaged_program(name, digest, package=OPERATORS_PACKAGE)
     report(f"{recipe.name}: from the Python package {OPERATORS_PACKAGE}")
     parent = private_dir(cache_dir() / "programs")

@@ -4,13 +4,18 @@ Only facts and file checks, so that the kubelet can look at every container star
 ``programs.py``.
 """
 
+import hashlib
+import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from localkube.controlplane import build, overlay
 from localkube.paths import cache_dir, target
 
-BUILD = 3  # raised when the same version is built in another way: what is cached of it is not used then
+MODULES = Path(__file__).parent / "modules"
+FLAGS = (*build.COMPILING, "-ldflags=-s -w")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,16 @@ class Recipe:
     seconds: int = 20
     overlay: tuple[str, ...] = ()
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash its module, overlay and build flags, so that what is cached of another build is not used."""
+        digest = hashlib.sha256(json.dumps([self.package, FLAGS]).encode())
+        for part in overlay.digest_parts(self.overlay):
+            digest.update(part)
+        for name in ("go.mod", "go.sum"):
+            digest.update((MODULES / self.name / name).read_bytes())
+        return digest.hexdigest()[:12]
+
     @property
     def folder(self) -> Path:
         """The folder of the program and its manifests."""
@@ -42,7 +57,11 @@ class Recipe:
 
     def folder_for(self, system: str, architecture: str) -> Path:
         """That folder for another machine than this one."""
-        return cache_dir() / "programs" / f"{self.name}-{self.version}-{system}-{architecture}-{BUILD}"
+        return (
+            cache_dir()
+            / "programs"
+            / f"{self.name}-{self.version}-{self.fingerprint}-{system}-{architecture}"
+        )
 
     @property
     def path(self) -> Path:
@@ -97,8 +116,9 @@ RECIPES = {
             "v0.19.2",
             package="sigs.k8s.io/kueue/cmd/kueue",
             manifests="config",
-            packages=1240,
-            seconds=130,
+            packages=284,
+            seconds=40,
+            overlay=("github.com/kubeflow/trainer/v2",),
         ),
     )
 }

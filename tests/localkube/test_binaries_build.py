@@ -214,7 +214,7 @@ def test_no_path_of_this_machine_gets_into_the_program(install_go, cache, tmp_pa
 def test_operators_share_module_versions_with_the_control_plane():
     """Go finds a package in its cache only where all that it imports is of the same version, too."""
     ours = _versions(build.SOURCES / "go.mod")
-    for name in ("jobset", "trainer-controller-manager"):
+    for name in ("jobset", "kueue", "trainer-controller-manager"):
         theirs = _versions(build.SOURCES / "modules" / name / "go.mod")
         shared = ours.keys() & theirs.keys()
         assert "k8s.io/client-go" in shared
