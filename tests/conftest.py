@@ -23,6 +23,10 @@ from hypothesis import settings
 
 import kitlib as kit
 
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # tests run side by side: threads that wait should not spin
+
 NODES = 4
 KILL_SECONDS = float(os.environ.get("TRAINYARD_KILL_SECONDS", "60"))  # after a test's own timeout
 # Side by side, files begin in this order. The one that takes longest of all is the first: no worker is left

@@ -27,6 +27,7 @@ from localkube.kubelet.resources.pressure import default_thresholds
 from localkube.network.addresses import NETWORK, LoopbackAddresses, moved_ports
 from localkube.network.fair_shares import POD_NAMESPACES
 from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, write_private
+from localkube.runtime.forkserver.command import OPENMP_ENVIRONMENT
 
 # With "off", the kubelet enforces limits without control groups, as on machines that have none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
@@ -250,7 +251,7 @@ class ClusterFiles:
             forkserver = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
             if plain:
                 environment = environment | {"LD_PRELOAD": str(self.preload)}
-            entry = _component(paths, "forkserver", forkserver, environment, "answer")
+            entry = _component(paths, "forkserver", forkserver, environment | OPENMP_ENVIRONMENT, "answer")
             programs.append(entry | {"op": "forkserver", "delay": DELAYS["forkserver"]})
         return programs
 

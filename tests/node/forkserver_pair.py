@@ -20,7 +20,7 @@ from typing import Self
 
 from localkube.runtime import messages
 from localkube.runtime.container_spec import ContainerSpec, ProcessSpec, StartRequest
-from localkube.runtime.forkserver.command import plan
+from localkube.runtime.forkserver.command import OPENMP_ENVIRONMENT, plan
 
 PR_SET_CHILD_SUBREAPER = 36
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -150,6 +150,7 @@ class Pair:
                 "HOME": "/tmp",
                 "LANG": "C.UTF-8",
                 "PYTHONPATH": str(REPOSITORY),
+                **OPENMP_ENVIRONMENT,
             },
         )
         theirs.close()

@@ -130,6 +130,7 @@ def test_commands_that_a_fork_cannot_run_start_cold(environment, argv):
         ("MALLOC_ARENA_MAX", "1"),
         ("OMP_PROC_BIND", "close"),
         ("OMP_NUM_THREADS", "4,2"),
+        ("OMP_WAIT_POLICY", "ACTIVE"),
         ("KMP_AFFINITY", "none"),
         ("MKL_DYNAMIC", "FALSE"),
         ("TORCH_LOGS", "all"),
@@ -145,6 +146,7 @@ def test_a_variable_that_is_read_once_at_the_start_makes_it_cold(environment, na
 
 def test_variables_that_can_be_obeyed_later_do_not(environment):
     free = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "/x", "PYTHONHASHSEED": "random", "OMP_NUM_THREADS": "2"}
+    free |= {"OMP_WAIT_POLICY": "PASSIVE"}
     free |= {"LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "INFO", "TORCHELASTIC_RUN_ID": "x"}
     assert plan_of(environment, "python", "x.py", **free)["unbuffered"]
     assert not plan_of(environment, "python", "x.py", PYTHONUNBUFFERED="0")["unbuffered"]

@@ -207,5 +207,11 @@ def test_openmp_and_mkl_start_as_many_threads_as_the_cpu_limit_allows(pods, limi
     assert (in_container["OMP_NUM_THREADS"], in_container["MKL_NUM_THREADS"]) == (count, count)
 
 
+def test_threads_of_openmp_sleep_while_they_wait_for_one_another(pods):
+    assert variables(pods)["OMP_WAIT_POLICY"] == "PASSIVE"
+    spins = variables(pods, main={"env": [{"name": "OMP_WAIT_POLICY", "value": "ACTIVE"}]})
+    assert spins["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 def test_the_users_own_environment_stays_outside(pods):
     assert not {"XDG_STATE_HOME", "KUBECONFIG", "VIRTUAL_ENV", "PYTHONPATH"} & variables(pods).keys()

@@ -98,7 +98,8 @@ def unprivileged(cluster):
 @pytest.fixture
 def warm(cluster, pods):
     """Pods whose Python is forked by the fork server."""
-    cluster.process("localkube.runtime.forkserver.server")
+    forkserver = cluster.process("localkube.runtime.forkserver.server")
+    assert forkserver.environ()["OMP_WAIT_POLICY"] == "PASSIVE"  # of warm containers, which have its OpenMP
     return pods
 
 

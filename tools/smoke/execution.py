@@ -46,7 +46,11 @@ class Processes:
             if self._ended:
                 raise Ended
             process = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | dict(environment), start_new_session=True
+                command,
+                cwd=ROOT,
+                # Lanes share cores: a kernel's threads that wait for one another should not spin.
+                env={"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | dict(environment),
+                start_new_session=True,
             )
             self._running.add(process)
         status = process.wait()

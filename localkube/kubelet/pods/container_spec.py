@@ -48,7 +48,7 @@ from localkube.runtime.container_spec import (
     StartRequest,
     UserSpec,
 )
-from localkube.runtime.forkserver.command import ForkPlan, cold_command, plan
+from localkube.runtime.forkserver.command import OPENMP_ENVIRONMENT, ForkPlan, cold_command, plan
 from localkube.runtime.path_resolution import Resolution, opened
 
 WARM_ANNOTATION = "trainyard/warm-start"
@@ -411,6 +411,7 @@ def _host_environment(
         "HOME": HOME,
         "LANG": "C.UTF-8",
         **dict.fromkeys(THREAD_VARIABLES, str(_threads(container, node_cpus))),
+        **OPENMP_ENVIRONMENT,
     }
 
 
