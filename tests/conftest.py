@@ -22,10 +22,10 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 import kitlib as kit
+from localkube.runtime.forkserver.command import OPENMP_ENVIRONMENT
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # tests run side by side: threads that wait should not spin
+# Tests run side by side: threads that wait should not spin.
+os.environ |= OPENMP_ENVIRONMENT | os.environ
 
 NODES = 4
 KILL_SECONDS = float(os.environ.get("TRAINYARD_KILL_SECONDS", "60"))  # after a test's own timeout

@@ -42,7 +42,7 @@ class Recipe:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash its module, overlay and build flags, so that what is cached of another build is not used."""
+        """The hash of its module, overlay and build flags: a program of another build is not used."""
         digest = hashlib.sha256(json.dumps([self.package, FLAGS]).encode())
         for part in overlay.digest_parts(self.overlay):
             digest.update(part)
@@ -57,11 +57,8 @@ class Recipe:
 
     def folder_for(self, system: str, architecture: str) -> Path:
         """That folder for another machine than this one."""
-        return (
-            cache_dir()
-            / "programs"
-            / f"{self.name}-{self.version}-{self.fingerprint}-{system}-{architecture}"
-        )
+        name = f"{self.name}-{self.version}-{self.fingerprint}-{system}-{architecture}"
+        return cache_dir() / "programs" / name
 
     @property
     def path(self) -> Path:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from localkube.runtime.forkserver.command import OPENMP_ENVIRONMENT
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "execute_notebook.py"
 PATIENT_SECONDS = 4 * 3600
@@ -49,7 +51,7 @@ class Processes:
                 command,
                 cwd=ROOT,
                 # Lanes share cores: a kernel's threads that wait for one another should not spin.
-                env={"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | dict(environment),
+                env=OPENMP_ENVIRONMENT | os.environ | dict(environment),
                 start_new_session=True,
             )
             self._running.add(process)
