@@ -127,4 +127,6 @@ def _save(draw: Callable[[Figure, Theme], None], path: Path, *, height: float, w
         with mpl.rc_context(SETTINGS):
             figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.ground)
             draw(figure, theme)
-            figure.savefig(path.with_name(f"{path.name}{suffix}.svg"), metadata={"Date": None})
+            # Tight: a title may be wider than its axes, which makes the picture wider.
+            name = f"{path.name}{suffix}.svg"
+            figure.savefig(path.with_name(name), metadata={"Date": None}, bbox_inches="tight")

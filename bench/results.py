@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 MET, MISSED, UNJUDGED = "met", "missed", "not judged"
+SMALLEST_RATIO = 0.01  # that is published as a number
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,12 @@ class Result:
 
     @property
     def ratio_text(self) -> str:
-        """The ratio as text; an upper bound if the peer timed out."""
+        """The ratio as text; an upper bound if the peer timed out, or if two digits would say zero."""
         if self.ratio is None:
             return ""
         timed_out = self.timeout and (self.peer_value or 0) >= self.timeout
-        return f"< {max(self.ratio, 0.01):.2f}" if timed_out else f"{self.ratio:.2f}"
+        is_bound = timed_out or self.ratio < SMALLEST_RATIO
+        return f"< {max(self.ratio, SMALLEST_RATIO):.2f}" if is_bound else f"{self.ratio:.2f}"
 
     @property
     def value(self) -> float:

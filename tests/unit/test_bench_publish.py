@@ -79,6 +79,13 @@ def test_a_busy_machine_is_not_published_and_a_peer_that_gave_up_has_no_number(d
     assert "pod_start is left out: the load average was 2.1" in capsys.readouterr().out
 
 
+def test_a_ratio_is_never_published_as_zero(docs):
+    fast = Result(what="killed", unit="s", ours=(0.15,), peer="a peer", theirs=(34.2,), limit=Limit(1))
+    assert "| [killed](#elastic_recovery) | 0.15 s | 34.2 s | < 0.01 |" in published(
+        docs, one=run("elastic_recovery", fast)
+    )
+
+
 def test_the_page_is_what_the_results_say():
     stored = json.loads((publish.DOCS / "performance.json").read_text())
     page = publish.page(stored, profiles=publish.DOCS / "profiles")
