@@ -147,6 +147,7 @@ def build(
     environment = {**_environment(), **module.environment}
     _check_space(go, cache, module, environment)
     staging = _staging_folder(cache)
+    environment = _in_folder(staging, environment)
     try:
         sources, added = overlay.write_overlay(
             go, module.sources, module.overlay, staging=staging, environment=environment
@@ -168,7 +169,8 @@ def build(
 
 def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report: Report) -> None:
     """Build our tools into a folder that has the control plane: most of what they need is compiled."""
-    _run(go, TOOLS_PACKAGE, folder / TOOLS, {**_environment(), **environment}, report, control_plane(TOOLS))
+    environment = _in_folder(folder, {**_environment(), **environment})
+    _run(go, TOOLS_PACKAGE, folder / TOOLS, environment, report, control_plane(TOOLS))
     (folder / TOOLS).chmod(0o700)
 
 
@@ -185,6 +187,11 @@ def _environment() -> dict[str, str]:
     fixed = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
     # Compilers that collect their garbage less often are done 5% sooner.
     return {"GOGC": "400", **os.environ, **fixed}
+
+
+def _in_folder(staging: Path, environment: dict[str, str]) -> dict[str, str]:
+    # Go's intermediate files are gigabytes; /tmp may be small, or closed to this user.
+    return {"GOTMPDIR": str(staging), **environment}
 
 
 def obtain_go(cache: Path, report: Report) -> str:
@@ -298,7 +305,7 @@ def _run(
         raise LocalClusterError(
             "the disk became full during the build",
             about=str(program.parent),
-            fix="free 4 GB, or point XDG_CACHE_HOME, GOCACHE, GOMODCACHE and TMPDIR at a larger disk",
+            fix="free 4 GB, or point XDG_CACHE_HOME, GOCACHE and GOMODCACHE at a larger disk",
         )
     raise LocalClusterError(
         f"the build failed; its last lines are:\n{text}\n",

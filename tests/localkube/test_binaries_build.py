@@ -97,6 +97,12 @@ def test_builds_are_reproducible_versioned_and_cached(install_go, cache, tmp_pat
     assert "-X k8s.io/component-base/version.gitVersion=v1.37.2" in stamped
 
 
+def test_a_build_keeps_its_intermediate_files_out_of_tmp(install_go, cache, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    install_go(body=f'touch "${{GOTMPDIR:-$TMPDIR}}/intermediate" || exit 1\n{SUCCEED}')
+    assert obtain()[0].origin == "build"
+
+
 @pytest.mark.parametrize(
     ("go", "what", "fix"),
     [
