@@ -33,7 +33,7 @@ from smoke.stopping import Stopping
 from localkube.runtime import syscalls
 
 NAME, NODES = "soak", 4
-DISK = "1500m"
+DISK = "1500m"  # small, as it is filled: the pods request little of it
 KEPT = Path("reports", "soak")
 ATTACKS_FROM = 600.0  # seconds; a shorter soak tries two
 

@@ -3,9 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from soak.attendee import Broken, count_lines
+import soak_cluster
+from soak.attendee import Broken, count_lines, pod_spec
 from soak.ledger import ABSENT, Ledger
 from soak.resources import ResourceCounts
+
+from localkube.config import MEMORY_SHARE
+from localkube.kubelet.quantity import parse
 
 KEY = ("attendee-01", "ConfigMap", "object-1")
 ONE = {"kubelet": 1}
@@ -58,3 +62,10 @@ def test_each_resource_that_is_left_behind_is_found(field):
     assert COUNTS.differences(COUNTS) == []
     (problem,) = replace(COUNTS, **{field: more}).differences(COUNTS)
     assert problem.startswith(f"{field}: ")
+
+
+def test_the_pods_of_thirty_attendees_fit_on_the_disk_that_is_filled():
+    (container,) = pod_spec([])["containers"]
+    desk_and_job = 2 * parse(container["resources"]["requests"]["ephemeral-storage"])
+    of_a_node = (int(soak_cluster.DISK.removesuffix("m")) << 20) * MEMORY_SHARE / soak_cluster.NODES
+    assert 30 * desk_and_job < of_a_node

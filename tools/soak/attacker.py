@@ -153,7 +153,7 @@ class Attacker:
     def _attack(self) -> None:
         self.kube.apply(_deployment("attack", ATTACK))
         for number, image in enumerate(SILENT_IMAGES):
-            requests = {"cpu": "1m", "memory": "4Mi"}
+            requests = {"cpu": "1m", "memory": "4Mi", "ephemeral-storage": "1Mi"}
             container = {"name": "main", "image": image, "command": ["true"]}
             spec = {"containers": [container | {"resources": {"requests": requests}}]}
             labels = LABELS | {"trainyard/worker": "9" * 60, "trainyard/run": "spoiled"}
@@ -275,7 +275,7 @@ def _deployment(name: str, program: str) -> dict[str, Any]:
     spec = pod_spec(["python", "-u", "-c", program]) | {"tolerations": AT_ONCE}
     (container,) = spec["containers"]
     if name == TRAINER:  # unrequested cores are shared
-        container["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
+        container["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi", "ephemeral-storage": "1Mi"}}
     else:  # without a claim
         spec = {"containers": [container | {"volumeMounts": []}], "tolerations": AT_ONCE}
     template = {"metadata": {"labels": {"app": name}}, "spec": spec}

@@ -319,7 +319,7 @@ def pod_spec(command: list[str]) -> Object:
                 "name": "main",
                 "image": "python",
                 "command": command,
-                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi", "ephemeral-storage": "1Mi"}},
                 "volumeMounts": [{"name": "work", "mountPath": "/claim"}],
             }
         ],

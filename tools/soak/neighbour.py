@@ -194,7 +194,7 @@ class Neighbour:
 
 
 def _spec(command: list[str]) -> Object:
-    resources = {"requests": {"cpu": "100m", "memory": "16Mi"}}
+    resources = {"requests": {"cpu": "100m", "memory": "16Mi", "ephemeral-storage": "1Mi"}}
     main = {"name": "main", "image": "python", "command": command, "resources": resources}
     return {"terminationGracePeriodSeconds": 1, "containers": [main]}
 
