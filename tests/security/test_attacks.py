@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from soak import attacks
-from soak.attacks import ATTACKS, FINALIZER
+from soak.attacker import release
+from soak.attacks import ATTACKS
 from soak.neighbour import Neighbour
 from soak.streams import FLOODS, flood
 
@@ -306,8 +307,7 @@ def attack(cluster, kube, neighbour, names, *, starts):
     finally:
         for kind in ("Pod", "PersistentVolumeClaim", "Job"):
             for item in attacker.get_all(kind):
-                if FINALIZER in item["metadata"].get("finalizers", ()):
-                    attacker.patch(kind, item["metadata"]["name"], {"metadata": {"finalizers": None}})
+                release(attacker, kind, item)
         kinds = "job,pvc,configmap,secret,service"
         cluster.kubectl("-n", "mallory", "delete", kinds, "-l", "soak=attack", "--wait=false")
         eventually(lambda: deleted_pods(cluster, "mallory"), expected=[])

@@ -17,7 +17,8 @@ import kitlib as kit
 from kitlib.errors import KitError
 from kitlib.k8s import manifests
 from kitlib.k8s.client import Kube
-from soak.attacks import ATTACKS, LABELS
+from kitlib.k8s.manifests import Object
+from soak.attacks import ATTACKS, FINALIZER, LABELS
 from soak.attendee import AT_ONCE, pod_spec, wait_until_done
 from soak.neighbour import Neighbour
 from trainyard_kit import workshop
@@ -202,6 +203,7 @@ class Attacker:
         labels = ",".join(f"{key}={value}" for key, value in LABELS.items())
         for kind in ("Job", "Pod", "PersistentVolumeClaim", "ConfigMap", "Secret", "Service"):
             for item in self.kube.get_all(kind, labels=labels):
+                release(self.kube, kind, item)
                 self.kube.delete(kind, item["metadata"]["name"], grace=0 if kind == "Pod" else None)
         return [pod["metadata"]["name"] for pod in self.kube.get_all("Pod", labels=labels)]
 
@@ -218,6 +220,12 @@ class Attacker:
         self.victim.delete("Service", TRAINER)
         self.kube.delete("Service", "attack")
         return [(int(second), int(steps)) for second, steps in map(str.split, lines)]
+
+
+def release(kube: Kube, kind: str, item: Object) -> None:
+    """Remove the attacks' finalizer from an object, which nothing else removes."""
+    if FINALIZER in item["metadata"].get("finalizers", ()):
+        kube.patch(kind, item["metadata"]["name"], {"metadata": {"finalizers": None}})
 
 
 def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]]) -> dict[str, Any]:
