@@ -81,12 +81,14 @@ class Soak:
                 attendee.act(what, 0, 0.0)
         self._settle("the first jobs")
         self.faults.apply("components", "kube-apiserver", 0.0)
+        self._settle("the end of an API server")  # nodes cannot be isolated before it answers
         for what in ("isolate", f"{UNDO}isolate"):  # creates the file with the states of nodes
             self.faults.apply("nodes", what, 0.0)
         self._settle("the first fault")
         self._record(self.attacker.run_attacks(self.attendees[1].kube, count=attacks, report=self.report))
         self._clear()
         self.counts = ResourceCounts.of(self.root)
+        wait_until_done(self._changes, seconds=STANDSTILL / 2, report=self.report)
         self.report({"what": "start", "counts": vars(self.counts)})
 
     def disturb(self, disturbances: Iterable[Disturbance], *, seconds: float) -> None:
@@ -152,6 +154,13 @@ class Soak:
         leftovers = wait_until_done(self._differences, seconds=STANDSTILL / 2, report=self.report)
         self._record([f"left behind: {name}" for name in leftovers])
         return self._verdict()
+
+    def _changes(self) -> list[str]:
+        """Take the first snapshot again while it changes: what has ended is removed in the background."""
+        if changes := self._differences():
+            with contextlib.suppress(psutil.Error, OSError, ValueError):  # a process ended meanwhile
+                self.counts = ResourceCounts.of(self.root)
+        return changes
 
     def _differences(self) -> list[str]:
         """Compare with the first snapshot, after a wait in which no process may restart."""
