@@ -147,7 +147,6 @@ def build(
     environment = {**_environment(), **module.environment}
     _check_space(go, cache, module, environment)
     staging = _staging_folder(cache)
-    environment = _in_folder(staging, environment)
     try:
         sources, added = overlay.write_overlay(
             go, module.sources, module.overlay, staging=staging, environment=environment
@@ -169,8 +168,7 @@ def build(
 
 def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report: Report) -> None:
     """Build our tools into a folder that has the control plane: most of what they need is compiled."""
-    environment = _in_folder(folder, {**_environment(), **environment})
-    _run(go, TOOLS_PACKAGE, folder / TOOLS, environment, report, control_plane(TOOLS))
+    _run(go, TOOLS_PACKAGE, folder / TOOLS, {**_environment(), **environment}, report, control_plane(TOOLS))
     (folder / TOOLS).chmod(0o700)
 
 
@@ -187,11 +185,6 @@ def _environment() -> dict[str, str]:
     fixed = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
     # Compilers that collect their garbage less often are done 5% sooner.
     return {"GOGC": "400", **os.environ, **fixed}
-
-
-def _in_folder(staging: Path, environment: dict[str, str]) -> dict[str, str]:
-    # Go's intermediate files are gigabytes; /tmp may be small, or closed to this user.
-    return {"GOTMPDIR": str(staging), **environment}
 
 
 def obtain_go(cache: Path, report: Report) -> str:
@@ -290,6 +283,8 @@ def _run(
     expected = build_time.expected(module.seconds, build_time.measure_speed())
     report(f"Building {name}: {expected} on this machine if nothing is cached; {SHORTCUT}")
     command = [go, *module.verb, "-v", *module.flags, "-o", str(program), package]
+    # Beside the program: /tmp may be small, or closed to this user.
+    environment = {"GOTMPDIR": str(program.parent), **environment}
     with subprocess.Popen(
         command, cwd=module.sources, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
